@@ -586,8 +586,8 @@ typedef struct ferry_pool_cut {
     uint32_t struct_size;
     /// Tokens of a chunk, as in ferry_pool_chain_options; 0 means 256.
     uint32_t chunk_tokens;
-    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer of
-    /// fewer heads is divided into single heads. 0 means 1.
+    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer
+    /// of fewer heads is divided into single heads. 0 means 1.
     uint32_t head_parts;
     /// Into how many parts the layers are divided, in their order. No part may have layers of two stages of an engine.
     /// 0 means 1.
@@ -603,11 +603,11 @@ typedef struct ferry_pool_cut {
 #define FERRY_POOL_CUT_INIT \
     { (uint32_t)sizeof(ferry_pool_cut), 0, 0, 0, 0, 0 }
 
-/// Makes the parts that a rank with this layout puts and gets. A part has neighbouring heads of neighbouring layers, and
-/// is a value with a key of its own, which depends on the chunk's key and on all that decides the bytes of the part: the
-/// model and the names, shapes and order of its layers in `layout`, and `cut`. What several ranks hold alike (replicated
-/// heads, latent vectors) is one part. `cut` NULL means the defaults. The layout may be freed before the parts. Free the
-/// parts with ferry_pool_parts_free.
+/// Makes the parts that a rank with this layout puts and gets. A part has neighbouring heads of neighbouring layers,
+/// and is a value with a key of its own, which depends on the chunk's key and on all that decides the bytes of the
+/// part: the model and the names, shapes and order of its layers in `layout`, and `cut`. What several ranks hold alike
+/// (replicated heads, latent vectors) is one part. `cut` NULL means the defaults. The layout may be freed before the
+/// parts. Free the parts with ferry_pool_parts_free.
 ///
 /// FERRY_ERR_INVALID: the rank would hold a piece of a part; the message says which field of the cut must be larger. Or
 /// a field cannot be. FERRY_ERR_UNSUPPORTED: the layout has windows, states or context parallelism. FERRY_ERR_LIMIT: a
@@ -634,12 +634,13 @@ ferry_status ferry_pool_parts_keys(const ferry_pool_parts *parts,
 /// Makes the values of the parts that this rank holds, for ferry_pool_put and ferry_pool_get: all of the first chunk,
 /// then all of the second, and so on, equally many for each. `chunks` has the keys of consecutive chunks of a sequence,
 /// of which the first is chunk `first_chunk`, counted from 0. `blocks` has a list for each group of the layout, whose
-/// blocks hold at least the tokens of the chunks. Blocks and chunks need not begin together. Each layer's memory must lie
-/// in one registered region. Never waits, and touches none of the memory. Free the list with ferry_pool_value_list_free.
+/// blocks hold at least the tokens of the chunks. Blocks and chunks need not begin together. Each layer's memory must
+/// lie in one registered region. Never waits, and touches none of the memory. Free the list with
+/// ferry_pool_value_list_free.
 ///
 /// FERRY_ERR_INVALID: a list of `blocks` lacks a token of the chunks, names a block twice, or names one that a layer
-/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, or a value in more than 65,536 pieces; the message says what
-/// mends it.
+/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, or a value in more than 65,536 pieces; the message says
+/// what mends it.
 ferry_status ferry_pool_parts_values(const ferry_pool_parts *parts,
                                      const ferry_pool_key *chunks,
                                      size_t chunk_count,
@@ -659,8 +660,9 @@ ferry_status ferry_pool_value_list_get(const ferry_pool_value_list *list,
 void ferry_pool_value_list_free(ferry_pool_value_list *list);
 
 /// Makes one result for each chunk of the results of a call whose keys or values came from ferry_pool_parts: a chunk is
-/// FERRY_POOL_OUTCOME_OK if all of its parts are, FERRY_POOL_OUTCOME_HERE if all were; otherwise it is what the first of
-/// its parts is that was neither, with 0 bytes. `out_results` has room for chunk_count results, and may be `results`.
+/// FERRY_POOL_OUTCOME_OK if all of its parts are, FERRY_POOL_OUTCOME_HERE if all were; otherwise it is what the first
+/// of its parts is that was neither, with 0 bytes. `out_results` has room for chunk_count results, and may be
+/// `results`.
 ///
 /// FERRY_ERR_INVALID: the results are not equally many for each chunk, or an outcome is no FERRY_POOL_OUTCOME_*.
 ferry_status ferry_pool_results_fold(const ferry_pool_result *results,

@@ -1,4 +1,5 @@
-//! `ferry_pool_parts`: what engines that are sharded differently put and get of a chunk, and the values of their blocks.
+//! `ferry_pool_parts`: what engines that are sharded differently put and get of a chunk, and the values of their
+//! blocks.
 
 use super::key::ferry_pool_key;
 use super::results::ferry_pool_result;
@@ -29,8 +30,8 @@ pub struct ferry_pool_cut {
     pub struct_size: u32,
     /// Tokens of a chunk, as in ferry_pool_chain_options; 0 means 256.
     pub chunk_tokens: u32,
-    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer of
-    /// fewer heads is divided into single heads. 0 means 1.
+    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer
+    /// of fewer heads is divided into single heads. 0 means 1.
     pub head_parts: u32,
     /// Into how many parts the layers are divided, in their order. No part may have layers of two stages of an engine.
     /// 0 means 1.
@@ -60,11 +61,11 @@ pub struct ferry_pool_value_list {
     _memory: Vec<Vec<ferry_pool_range>>,
 }
 
-/// Makes the parts that a rank with this layout puts and gets. A part has neighbouring heads of neighbouring layers, and
-/// is a value with a key of its own, which depends on the chunk's key and on all that decides the bytes of the part: the
-/// model and the names, shapes and order of its layers in `layout`, and `cut`. What several ranks hold alike (replicated
-/// heads, latent vectors) is one part. `cut` NULL means the defaults. The layout may be freed before the parts. Free the
-/// parts with ferry_pool_parts_free.
+/// Makes the parts that a rank with this layout puts and gets. A part has neighbouring heads of neighbouring layers,
+/// and is a value with a key of its own, which depends on the chunk's key and on all that decides the bytes of the
+/// part: the model and the names, shapes and order of its layers in `layout`, and `cut`. What several ranks hold alike
+/// (replicated heads, latent vectors) is one part. `cut` NULL means the defaults. The layout may be freed before the
+/// parts. Free the parts with ferry_pool_parts_free.
 ///
 /// FERRY_ERR_INVALID: the rank would hold a piece of a part; the message says which field of the cut must be larger. Or
 /// a field cannot be. FERRY_ERR_UNSUPPORTED: the layout has windows, states or context parallelism. FERRY_ERR_LIMIT: a
@@ -130,12 +131,13 @@ pub unsafe extern "C" fn ferry_pool_parts_keys(
 /// Makes the values of the parts that this rank holds, for ferry_pool_put and ferry_pool_get: all of the first chunk,
 /// then all of the second, and so on, equally many for each. `chunks` has the keys of consecutive chunks of a sequence,
 /// of which the first is chunk `first_chunk`, counted from 0. `blocks` has a list for each group of the layout, whose
-/// blocks hold at least the tokens of the chunks. Blocks and chunks need not begin together. Each layer's memory must lie
-/// in one registered region. Never waits, and touches none of the memory. Free the list with ferry_pool_value_list_free.
+/// blocks hold at least the tokens of the chunks. Blocks and chunks need not begin together. Each layer's memory must
+/// lie in one registered region. Never waits, and touches none of the memory. Free the list with
+/// ferry_pool_value_list_free.
 ///
 /// FERRY_ERR_INVALID: a list of `blocks` lacks a token of the chunks, names a block twice, or names one that a layer
-/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, or a value in more than 65,536 pieces; the message says what
-/// mends it.
+/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, or a value in more than 65,536 pieces; the message says
+/// what mends it.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_parts_values(
     parts: *const ferry_pool_parts,
@@ -197,8 +199,9 @@ pub unsafe extern "C" fn ferry_pool_value_list_free(list: *mut ferry_pool_value_
 }
 
 /// Makes one result for each chunk of the results of a call whose keys or values came from ferry_pool_parts: a chunk is
-/// FERRY_POOL_OUTCOME_OK if all of its parts are, FERRY_POOL_OUTCOME_HERE if all were; otherwise it is what the first of
-/// its parts is that was neither, with 0 bytes. `out_results` has room for chunk_count results, and may be `results`.
+/// FERRY_POOL_OUTCOME_OK if all of its parts are, FERRY_POOL_OUTCOME_HERE if all were; otherwise it is what the first
+/// of its parts is that was neither, with 0 bytes. `out_results` has room for chunk_count results, and may be
+/// `results`.
 ///
 /// FERRY_ERR_INVALID: the results are not equally many for each chunk, or an outcome is no FERRY_POOL_OUTCOME_*.
 #[no_mangle]

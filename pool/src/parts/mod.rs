@@ -1,6 +1,6 @@
 //! Values of engines that are sharded differently: a chunk is stored in *parts*, each under a digest of its own, and an
-//! engine's blocks are cut into the pieces of these values. Pure: `ferry_kv` plans which byte is which, and `Pool` moves
-//! them.
+//! engine's blocks are cut into the pieces of these values. Pure: `ferry_kv` plans which byte is which, and `Pool`
+//! moves them.
 //!
 //! ```text
 //! Layout, Cut ─▶ Parts ─ keys ─▶ digests of all parts of each chunk           exists, remove
@@ -8,8 +8,9 @@
 //! ends of parts ─ fold ─▶ ends of chunks
 //! ```
 //!
-//! A part has neighbouring heads of neighbouring layers that have equally many heads. Heads that several ranks hold, and
-//! latent vectors, are in one part, which each of these ranks may put. `part` has the bytes of a value and of its digest.
+//! A part has neighbouring heads of neighbouring layers that have equally many heads. Heads that several ranks hold,
+//! and latent vectors, are in one part, which each of these ranks may put. `part` has the bytes of a value and of its
+//! digest.
 
 #[cfg(test)]
 mod model;
@@ -38,8 +39,8 @@ use part::Part;
 pub struct Cut {
     /// Tokens of a chunk: those of the `Chain` that made the keys.
     pub chunk_tokens: u32,
-    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer of
-    /// fewer heads is divided into single heads.
+    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer
+    /// of fewer heads is divided into single heads.
     pub head_parts: u32,
     /// Into how many parts the layers are divided, in their order. No part may have layers of two stages of an engine.
     pub layer_parts: u32,
@@ -107,9 +108,9 @@ impl Parts {
         chunks.iter().flat_map(|chunk| self.parts.iter().map(|part| part.digest(chunk))).collect()
     }
 
-    /// Returns the values of the parts that this rank holds, whose memory is that of the blocks: those of the first chunk,
-    /// then those of the second, and so on. `chunks` are consecutive; the first is chunk `first_chunk` of the sequence.
-    /// `blocks` has a list for each group of the layout, which holds at least the tokens of the chunks.
+    /// Returns the values of the parts that this rank holds, whose memory is that of the blocks: those of the first
+    /// chunk, then those of the second, and so on. `chunks` are consecutive; the first is chunk `first_chunk` of the
+    /// sequence. `blocks` has a list for each group of the layout, which holds at least the tokens of the chunks.
     ///
     /// INVALID: a list lacks a token, has a block twice, or one that a layer does not have. LIMIT: too many values or
     /// pieces.
@@ -155,8 +156,8 @@ impl Parts {
 }
 
 /// Returns how each chunk of a call ended whose keys were those of all its parts, in the order of `Parts::keys` or
-/// `Parts::values`: OK only if all are, HERE if all were; otherwise as the first of its parts that was not. INVALID unless
-/// `ends` are equally many for each chunk.
+/// `Parts::values`: OK only if all are, HERE if all were; otherwise as the first of its parts that was not. INVALID
+/// unless `ends` are equally many for each chunk.
 pub fn fold(ends: &[KeyEnd], chunks: usize) -> Result<Vec<KeyEnd>> {
     let parts = ends.len().checked_div(chunks).unwrap_or(0);
     if parts * chunks != ends.len() {
@@ -224,8 +225,8 @@ fn check_stages(part: &Layout, number: u64, cut: &Cut) -> Result<()> {
     match stages.find(|stage| Some(*stage) != first) {
         None => Ok(()),
         Some(other) => Err(Error::invalid(format!(
-            "layer_parts: with {}, part {number} has layers of the stages {} and {other}; take more parts, at most one for \
-             each layer",
+            "layer_parts: with {}, part {number} has layers of the stages {} and {other}; take more parts, at most \
+             one for each layer",
             cut.layer_parts,
             first.unwrap_or_default(),
         ))),

@@ -96,8 +96,8 @@ impl Part {
         Ok(Part { stored, bytes: block, prepared, held: None })
     }
 
-    /// Takes in what the engine's rank holds of the part. INVALID if that is neither nothing nor all. `plan` goes from all
-    /// parts of these layers to the engine.
+    /// Takes in what the engine's rank holds of the part. INVALID if that is neither nothing nor all. `plan` goes from
+    /// all parts of these layers to the engine.
     pub fn hold(&mut self, plan: &Plan, engine: &Arc<Layout>) -> Result<()> {
         let exchange = plan.exchange(self.stored.shard.rank(), engine.shard.rank())?;
         let held: u64 = exchange.layers.iter().map(|piece| u64::from(piece.heads)).sum();
@@ -112,8 +112,8 @@ impl Part {
             let all = self.stored.layers.first().map_or(0, |layer| layer.heads);
             let (found, parts, heads) = (held / layers, self.stored.shard.tp_size, whole / layers);
             return Err(Error::invalid(format!(
-                "head_parts: rank {tp_rank} of {tp_size} holds {found} of the {heads} heads that a part of {parts} has; \
-                 take more parts: {all}, one for each head, fit every engine"
+                "head_parts: rank {tp_rank} of {tp_size} holds {found} of the {heads} heads that a part of {parts} \
+                 has; take more parts: {all}, one for each head, fit every engine"
             )));
         }
         self.held = Some(Held { engine: engine.clone(), exchange });
@@ -182,8 +182,8 @@ fn segments(mut pieces: Vec<Piece>) -> Result<Vec<(u64, u64)>> {
 
 fn scattered(pieces: u64, most: u64) -> Error {
     let text = format!(
-        "arrangement: the memory of a part is in {pieces} pieces, above {most}; take that of the engine, more layer_parts, \
-         or fewer chunks in a call"
+        "arrangement: the memory of a part is in {pieces} pieces, above {most}; take that of the engine, more \
+         layer_parts, or fewer chunks in a call"
     );
     Error::new(Status::Limit, text)
 }

@@ -215,8 +215,14 @@ fn what_cannot_be_is_refused_by_its_name() {
         (refused(&NHD, Cut { head_parts: 0, ..cut }, &same), "INVALID: head_parts: is 0"),
         (refused(&NHD, Cut { layer_parts: 0, ..cut }, &same), "INVALID: layer_parts: 0, and 1 to the 4"),
         (refused(&NHD, Cut { layer_parts: 5, ..cut }, &same), "INVALID: layer_parts: 5, and 1 to the 4"),
-        (refused(&tp, cut, &same), "INVALID: head_parts: rank 0 of 4 holds 1 of the 2 heads that a part of 2 has; take more parts: 4"),
-        (refused(&pp, cut, &same), "INVALID: layer_parts: with 1, part 0 has layers of the stages 0 and 1; take more parts"),
+        (
+            refused(&tp, cut, &same),
+            "INVALID: head_parts: rank 0 of 4 holds 1 of the 2 heads that a part of 2 has; take",
+        ),
+        (
+            refused(&pp, cut, &same),
+            "INVALID: layer_parts: with 1, part 0 has layers of the stages 0 and 1; take",
+        ),
         (refused(&NHD, cut, &state), "UNSUPPORTED: layout.groups[2] is a State"),
         (refused(&NHD, cut, &window), "UNSUPPORTED: layout.groups[2] is a Window"),
         (refused(&NHD, cut, &context), "UNSUPPORTED: layout.shard: 2 ranks divide the tokens"),
