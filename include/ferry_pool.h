@@ -6,7 +6,7 @@
  *
  * - A node of the pool lives on an engine, and lends memory or is a client. Any number of threads may use it; only
  *   ferry_pool_free must be alone. In a forked child each call returns FERRY_ERR_CLOSED, and closing and freeing do
- *   nothing. Keys and keyspaces need no engine, never wait, and work in a child.
+ *   nothing. Keys, keyspaces and parts need no engine, never wait, and work in a child.
  * - A value's memory belongs to its call until the call has ended: until a waiting call has returned something else
  *   than FERRY_ERR_TIMEOUT, else until ferry_pool_poll or ferry_pool_wait has returned its end.
  * - A call's status says whether the call was made. What became of each key is in its result.
@@ -16,7 +16,7 @@
 #ifndef FERRY_POOL_H
 #define FERRY_POOL_H
 
-#include "ferry.h"
+#include "ferry_kv.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -566,6 +566,110 @@ ferry_status ferry_pool_fd(ferry_pool *pool,
 /// Frees the list of an event and sets it to NULL. The call does nothing for NULL, for an event without a list, and
 /// for the same struct a second time. Release only one copy of an event. Any thread; also after the pool is gone.
 void ferry_pool_event_release(ferry_pool_event *event);
+
+/* ---- Engines that are sharded differently ------------------------------------------------------ */
+
+/* An engine's blocks become values by a layout of ferry_kv.h, so that engines with other numbers of ranks, other
+   blocks or another order of dimensions get what it has put. docs/pool.md has an example. */
+
+/// The parts of a chunk of one model, and what of them one rank of an engine holds. It needs no engine and never
+/// changes. Threads may share it, and a forked child may use it.
+typedef struct ferry_pool_parts ferry_pool_parts;
+
+/// Values whose memory is that of blocks. It owns its arrays, and none of the memory that the values name.
+typedef struct ferry_pool_value_list ferry_pool_value_list;
+
+/// How chunks are cut into parts. Engines share what they cut alike: what another engine has cut in another way, an
+/// engine does not find. FERRY_POOL_CUT_INIT sets struct_size; all other fields may be 0.
+typedef struct ferry_pool_cut {
+    /// sizeof(ferry_pool_cut).
+    uint32_t struct_size;
+    /// Tokens of a chunk, as in ferry_pool_chain_options; 0 means 256.
+    uint32_t chunk_tokens;
+    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer
+    /// of fewer heads is divided into single heads. 0 means 1.
+    uint32_t head_parts;
+    /// Into how many parts the layers are divided, in their order. No part may have layers of two stages of an engine.
+    /// 0 means 1.
+    uint32_t layer_parts;
+    /// The order of the bytes of a layer in a part, FERRY_KV_PAIR_* or FERRY_KV_BLOCK_*; 0 means
+    /// FERRY_KV_BLOCK_PAIR_TOKEN_HEAD. That of most engines makes the fewest pieces.
+    uint32_t arrangement;
+    /// Must be 0.
+    uint32_t reserved;
+} ferry_pool_cut;
+
+/// Initializes a ferry_pool_cut: its struct_size, and zero in all other fields.
+#define FERRY_POOL_CUT_INIT \
+    { (uint32_t)sizeof(ferry_pool_cut), 0, 0, 0, 0, 0 }
+
+/// Makes the parts that a rank with this layout puts and gets. A part has neighbouring heads of neighbouring layers,
+/// and is a value with a key of its own, which depends on the chunk's key and on all that decides the bytes of the
+/// part: the model and the names, shapes and order of its layers in `layout`, and `cut`. What several ranks hold alike
+/// (replicated heads, latent vectors) is one part. `cut` NULL means the defaults. The layout may be freed before the
+/// parts. Free the parts with ferry_pool_parts_free.
+///
+/// FERRY_ERR_INVALID: the rank would hold a piece of a part; the message says which field of the cut must be larger. Or
+/// a field cannot be. FERRY_ERR_UNSUPPORTED: the layout has windows, states or context parallelism. FERRY_ERR_LIMIT: a
+/// part would be longer than 2^40 bytes, or the plan takes too many steps.
+ferry_status ferry_pool_parts_new(const ferry_kv_layout *layout,
+                                  const ferry_pool_cut *cut,
+                                  ferry_pool_parts **out_parts,
+                                  ferry_error *error);
+
+/// Frees parts, which no other call uses any more. NULL does nothing. Lists that were made from them stay.
+void ferry_pool_parts_free(ferry_pool_parts *parts);
+
+/// Makes the keys of all parts of chunks, those of other ranks too: all of the first chunk, then all of the second, and
+/// so on. They are for ferry_pool_exists and ferry_pool_remove. Writes `capacity` keys at most, and to *out_count how
+/// many there are: equally many for each chunk. Never waits. FERRY_ERR_LIMIT: more than 65,536 chunks.
+ferry_status ferry_pool_parts_keys(const ferry_pool_parts *parts,
+                                   const ferry_pool_key *chunks,
+                                   size_t chunk_count,
+                                   ferry_pool_key *out_keys,
+                                   size_t capacity,
+                                   size_t *out_count,
+                                   ferry_error *error);
+
+/// Makes the values of the parts that this rank holds, for ferry_pool_put and ferry_pool_get: all of the first chunk,
+/// then all of the second, and so on, equally many for each. `chunks` has the keys of consecutive chunks of a sequence,
+/// of which the first is chunk `first_chunk`, counted from 0. `blocks` has a list for each group of the layout, whose
+/// blocks hold at least the tokens of the chunks. Blocks and chunks need not begin together. Each layer's memory must
+/// lie in one registered region. Never waits, and touches none of the memory. Free the list with
+/// ferry_pool_value_list_free.
+///
+/// FERRY_ERR_INVALID: a list of `blocks` lacks a token of the chunks, names a block twice, or names one that a layer
+/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, or a value in more than 65,536 pieces; the message says
+/// what mends it.
+ferry_status ferry_pool_parts_values(const ferry_pool_parts *parts,
+                                     const ferry_pool_key *chunks,
+                                     size_t chunk_count,
+                                     uint64_t first_chunk,
+                                     const ferry_kv_block_list *blocks,
+                                     uint64_t group_count,
+                                     ferry_pool_value_list **out_list,
+                                     ferry_error *error);
+
+/// Returns the array of a list, which belongs to the list; *out_values is NULL if it is empty.
+ferry_status ferry_pool_value_list_get(const ferry_pool_value_list *list,
+                                       const ferry_pool_value **out_values,
+                                       size_t *out_count,
+                                       ferry_error *error);
+
+/// Frees a list. NULL does nothing. A call that was made of it has copied it.
+void ferry_pool_value_list_free(ferry_pool_value_list *list);
+
+/// Makes one result for each chunk of the results of a call whose keys or values came from ferry_pool_parts: a chunk is
+/// FERRY_POOL_OUTCOME_OK if all of its parts are, FERRY_POOL_OUTCOME_HERE if all were; otherwise it is what the first
+/// of its parts is that was neither, with 0 bytes. `out_results` has room for chunk_count results, and may be
+/// `results`.
+///
+/// FERRY_ERR_INVALID: the results are not equally many for each chunk, or an outcome is no FERRY_POOL_OUTCOME_*.
+ferry_status ferry_pool_results_fold(const ferry_pool_result *results,
+                                     size_t count,
+                                     size_t chunk_count,
+                                     ferry_pool_result *out_results,
+                                     ferry_error *error);
 
 /* ---- Statistics -------------------------------------------------------------------------------- */
 

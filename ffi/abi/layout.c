@@ -601,6 +601,15 @@ FIELD(ferry_pool_event, results, 16, 8)
 FIELD(ferry_pool_event, result_count, 24, 8)
 SIZE(ferry_pool_event, 32)
 
+/* ferry_pool_cut */
+FIELD(ferry_pool_cut, struct_size, 0, 4)
+FIELD(ferry_pool_cut, chunk_tokens, 4, 4)
+FIELD(ferry_pool_cut, head_parts, 8, 4)
+FIELD(ferry_pool_cut, layer_parts, 12, 4)
+FIELD(ferry_pool_cut, arrangement, 16, 4)
+FIELD(ferry_pool_cut, reserved, 20, 4)
+SIZE(ferry_pool_cut, 24)
+
 /* ferry_pool_stats */
 FIELD(ferry_pool_stats, struct_size, 0, 4)
 FIELD(ferry_pool_stats, reserved, 4, 4)

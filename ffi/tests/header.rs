@@ -140,6 +140,12 @@ const POOL_SECTIONS: &[Section] = &[
     ("pool/results", "Results", ""),
     ("pool/calls", "Calls", "Each call is for many keys, and each key has a result of its own."),
     ("pool/events", "Ends of calls", ""),
+    (
+        "pool/parts",
+        "Engines that are sharded differently",
+        "An engine's blocks become values by a layout of ferry_kv.h, so that engines with other numbers of ranks, other\n\
+         blocks or another order of dimensions get what it has put. docs/pool.md has an example.",
+    ),
     ("pool/stats", "Statistics", ""),
     ("pool/names", "Names of numbers", "For logs."),
 ];
@@ -152,7 +158,7 @@ const POOL_OPENING: &str = r#"/** @file
  *
  * - A node of the pool lives on an engine, and lends memory or is a client. Any number of threads may use it; only
  *   ferry_pool_free must be alone. In a forked child each call returns FERRY_ERR_CLOSED, and closing and freeing do
- *   nothing. Keys and keyspaces need no engine, never wait, and work in a child.
+ *   nothing. Keys, keyspaces and parts need no engine, never wait, and work in a child.
  * - A value's memory belongs to its call until the call has ended: until a waiting call has returned something else
  *   than FERRY_ERR_TIMEOUT, else until ferry_pool_poll or ferry_pool_wait has returned its end.
  * - A call's status says whether the call was made. What became of each key is in its result.
@@ -189,7 +195,7 @@ const HEADERS: [Header; 3] = [
         path: "include/ferry_pool.h",
         opening: POOL_OPENING,
         guard: "FERRY_POOL_H",
-        includes: &["\"ferry.h\""],
+        includes: &["\"ferry_kv.h\""],
         sections: POOL_SECTIONS,
     },
 ];

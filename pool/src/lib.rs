@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Pool`] | a node on an engine: lends memory, puts, gets, says what exists |
 //! | [`key`] | digests of chunks, chains of token hashes. Pure |
+//! | [`parts`] | values of engines that are sharded differently. Pure |
 //! | [`Outcome`] | how one key of a call ended |
 //! | [`node`] | the node as a state machine: no I/O, no clock |
 //! | [`index`] | where keys live: members, homes, the table of one index member. Pure |
@@ -24,6 +25,7 @@ mod metrics;
 #[doc(hidden)]
 pub mod node;
 mod outcome;
+pub mod parts;
 mod pool;
 #[doc(hidden)]
 pub mod store;
@@ -37,6 +39,7 @@ pub use index::NodeId;
 pub use key::{Chain, Digest, Identity, Keyspace};
 pub use node::KeyEnd;
 pub use outcome::Outcome;
+pub use parts::{Cut, Parts};
 pub use pool::{
     Call, Ended, FileOptions, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Value, CHANNEL,
 };

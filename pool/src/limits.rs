@@ -65,6 +65,9 @@ pub const PAGES_OF_FLUSH: usize = 64;
 pub const CALLS_MAX: usize = 16_384;
 pub const KEYS_OF_CALL_MAX: usize = 65_536;
 pub const SEGMENTS_OF_VALUE_MAX: usize = 65_536;
+/// Bytes of a part of a chunk, and pieces of one part in all chunks of a call.
+pub const PART_BYTES_MAX: u64 = 1 << 40;
+pub const PIECES_OF_PART_MAX: u64 = 1 << 22;
 /// Nodes that hold one value.
 pub const REPLICAS_MAX: usize = 8;
 /// A request to a node: its keys, the bytes and pieces of memory of its values. A single longer value is a request.

@@ -9,7 +9,7 @@ extern const test_suite basics_suite, config_suite, arguments_suite, structs_sui
     local_suite, closing_suite, fork_suite, kv_suite,
     kv_descriptions_suite, kv_arguments_suite, kv_handoff_suite,
     kv_handoff_arguments_suite, kv_retracts_suite, kv_metrics_suite, kv_timeline_suite, directory_suite, mistakes_suite, pool_suite,
-    pool_arguments_suite;
+    pool_arguments_suite, pool_parts_suite;
 
 static const test_suite *const suites[] = {
     &basics_suite,    &config_suite,   &arguments_suite, &structs_suite, &memory_suite,
@@ -18,7 +18,7 @@ static const test_suite *const suites[] = {
     &kv_suite,        &kv_descriptions_suite, &kv_arguments_suite,
     &kv_handoff_suite, &kv_handoff_arguments_suite, &kv_retracts_suite, &kv_metrics_suite,
     &kv_timeline_suite, &directory_suite, &mistakes_suite,
-    &pool_suite,      &pool_arguments_suite,
+    &pool_suite,      &pool_arguments_suite, &pool_parts_suite,
 };
 
 int main(int argc, char **argv)

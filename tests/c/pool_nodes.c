@@ -81,3 +81,29 @@ const char *pool_get(const pool_node *node, uint64_t number, size_t offset, size
     CHECK_OK(ferry_pool_get(node->pool, &value, 1, NULL, PATIENCE_NS, &result, NULL));
     return ferry_pool_outcome_name(result.outcome);
 }
+
+ferry_kv_layout *pool_layout(const pool_node *node, size_t offset, uint32_t block_tokens, uint32_t arrangement)
+{
+    ferry_kv_group group = FERRY_KV_GROUP_INIT;
+    ferry_kv_layer layer = FERRY_KV_LAYER_INIT;
+    ferry_kv_layout_desc desc = FERRY_KV_LAYOUT_DESC_INIT;
+    ferry_kv_layout *layout = NULL;
+    group.kind = FERRY_KV_GROUP_FULL;
+    group.block_tokens = block_tokens;
+    layer.name = "layers.0";
+    layer.heads = POOL_HEADS;
+    layer.pairs = 2;
+    layer.elements = POOL_ROW / 2;
+    layer.element_bytes = 2;
+    layer.address = (uintptr_t)node->memory + offset;
+    layer.blocks = POOL_TOKENS / block_tokens;
+    desc.model = "llama";
+    desc.revision = desc.cache = desc.rope = "";
+    desc.tp_size = desc.pp_size = 1;
+    desc.groups = &group;
+    desc.layers = &layer;
+    desc.group_count = desc.layer_count = 1;
+    CHECK_OK(ferry_kv_layer_arrange(&desc, arrangement, &layer, NULL));
+    CHECK_OK(ferry_kv_layout_new(&desc, &layout, NULL));
+    return layout;
+}

@@ -85,6 +85,7 @@ STRUCTS = {
     "ferry_pool_call_options": pool_abi.CCallOptions,
     "ferry_pool_result": pool_abi.CResult,
     "ferry_pool_event": pool_abi.CEvent,
+    "ferry_pool_cut": pool_abi.CCut,
     "ferry_pool_stats": pool_abi.CStats,
 }
 

@@ -66,8 +66,7 @@ def cluster(*lent: int, **options: Any) -> Iterator[list[Node]]:
                 nodes=nodes,
                 memory_bytes=memory_bytes,
                 name=f"node {number}",
-                chunk_tokens=SPACE.chunk_tokens,
-                **options,
+                **{"chunk_tokens": SPACE.chunk_tokens, **options},
             )
             made.append(Node(engine, stack.enter_context(opened)))
         for node in made:
@@ -419,10 +418,11 @@ def test_a_forked_child_is_refused() -> None:
         assert node.put(1).ok
 
 
-def test_the_program_of_the_page() -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    told = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)
-    assert told == "0 OK OK OK OK 3\n"
+def test_the_programs_of_the_page() -> None:
+    programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    told = [subprocess.check_output([sys.executable, "-c", it], text=True, timeout=60) for it in programs]
+    parts = "0 chunks have both parts\n4 chunks have both parts\nOK OK OK OK 1 2\n"
+    assert told == ["0 OK OK OK OK 3\n", parts]
 
 
 def test_the_example_in_two_processes() -> None:

@@ -160,7 +160,7 @@ pub unsafe extern "C" fn ferry_kv_layer_of(
     }
 }
 
-fn arrangement(number: u32) -> Result<Arrangement> {
+pub(crate) fn arrangement(number: u32) -> Result<Arrangement> {
     Ok(match number {
         FERRY_KV_PAIR_BLOCK_TOKEN_HEAD => Arrangement::PairBlockTokenHead,
         FERRY_KV_PAIR_BLOCK_HEAD_TOKEN => Arrangement::PairBlockHeadToken,

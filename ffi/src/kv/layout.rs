@@ -13,7 +13,7 @@ use std::mem::size_of;
 
 /// The layout of a paged KV cache in a rank of an inference engine. It never changes; any number of threads may use it.
 pub struct ferry_kv_layout {
-    pub(super) layout: Layout,
+    pub(crate) layout: Layout,
 }
 
 /// Numbers of a layout. The caller sets struct_size before the call.

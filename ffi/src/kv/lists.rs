@@ -40,7 +40,7 @@ unsafe impl Versioned for ferry_kv_block_list {
 ///
 /// # Safety
 /// `lists` is NULL or points to `count` lists, and each list is as long as it says.
-pub(super) unsafe fn read_lists(
+pub(crate) unsafe fn read_lists(
     lists: *const ferry_kv_block_list,
     count: u64,
     what: &str,
@@ -52,8 +52,7 @@ pub(super) unsafe fn read_lists(
         let name = format!("{what}[{index}]");
         check_reserved(list.reserved, &format!("{name}.reserved"))?;
         if list.block_count > BLOCKS_MAX as u64 {
-            let text =
-                format!("{name} has {} blocks, above the {BLOCKS_MAX} of one handoff", list.block_count);
+            let text = format!("{name} has {} blocks, above {BLOCKS_MAX}", list.block_count);
             return Err(Error::new(Status::Limit, text));
         }
         // SAFETY: the caller's promise.

@@ -8,6 +8,7 @@
 //! node      ferry_pool: a node, opened, closed, freed
 //! values    a key and its memory, options of calls
 //! results   how a key ended
+//! parts     values of engines that are sharded differently
 //! calls     get, put, exists, remove, waiting or not
 //! events    ends of calls that were submitted
 //! nodes     the nodes of the cluster
@@ -23,6 +24,7 @@ pub mod keyspace;
 pub mod names;
 pub mod node;
 pub mod nodes;
+pub mod parts;
 pub mod results;
 pub mod stats;
 pub mod values;
@@ -32,4 +34,5 @@ const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<keyspace::ferry_pool_keyspace>();
     shared::<node::ferry_pool>();
+    shared::<parts::ferry_pool_parts>();
 };

@@ -22,7 +22,8 @@
 //! ```
 //!
 //! An identity always has the pairs `model`, `revision`, `dtype`, `scales` and `rope`, empty or not. The root and the
-//! zeros fill the first block of 64 bytes, so that a digest costs one compression.
+//! zeros fill the first block of 64 bytes, so that a digest costs one compression. `parts` makes digests of these for
+//! the parts of a chunk.
 //!
 //! # Example
 //!
@@ -54,7 +55,7 @@ const ROOT: &[u8; 16] = b"ferry-pool root1";
 const KEY: &[u8; 16] = b"ferry-pool key 1";
 const HASH: &[u8; 16] = b"ferry-pool hash1";
 
-fn put_field(hash: &mut Sha256, bytes: &[u8]) {
+pub(crate) fn put_field(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u32).to_le_bytes());
     hash.update(bytes);
 }

@@ -140,6 +140,17 @@ class CEvent(ctypes.Structure):
     ]
 
 
+class CCut(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("chunk_tokens", c_uint32),
+        ("head_parts", c_uint32),
+        ("layer_parts", c_uint32),
+        ("arrangement", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class Stats(NamedTuple):
     """Counters since the pool was opened, and current numbers; ferry_pool_stats in ferry_pool.h says of
     what."""
@@ -200,6 +211,11 @@ FALLIBLE = {
     "pool_poll": "pp",
     "pool_wait": "pip",
     "pool_fd": "pp",
+    "pool_parts_new": "ppp",
+    "pool_parts_keys": "ppzpzp",
+    "pool_parts_values": "ppzipip",
+    "pool_value_list_get": "ppp",
+    "pool_results_fold": "pzzp",
     "pool_get_stats": "pp",
     "pool_gets_ended": "pup",
     "pool_puts_ended": "pup",
@@ -209,6 +225,8 @@ PLAIN = {
     "pool_keyspace_free": "p",
     "pool_free": "p",
     "pool_event_release": "p",
+    "pool_parts_free": "p",
+    "pool_value_list_free": "p",
 }
 
 declare(library, FALLIBLE, PLAIN)

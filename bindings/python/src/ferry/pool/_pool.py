@@ -30,6 +30,7 @@ from .._waits import TURN_NS, apart, in_turns
 from ..kv._handle import Handle
 from ._abi import PREFIX, CCallOptions, CEvent, CNodeInfo, COptions, CResult, CStats, Stats
 from ._keys import CHUNK_TOKENS
+from ._parts import PartValues
 from ._results import Node, Outcome, Result, results_of
 from ._values import Keys, Values
 
@@ -131,15 +132,15 @@ class Pool:
 
     def put(
         self,
-        values: Sequence[Value],
+        values: Sequence[Value] | PartValues,
         *,
         replicas: int = 0,
         preferred: str | None = None,
         timeout: float | None = None,
     ) -> list[Result]:
         """Stores values: (key, memory) each, where memory is registered with the engine and lets peers READ
-        it: an array or buffer, a `Memory` or `Region`, or a list of such pieces. Returns a result for each
-        key.
+        it: an array or buffer, a `Memory` or `Region`, or a list of such pieces; or what `Parts.values` has
+        made. Returns a result for each key.
 
         A value is immutable: a node that has the key already moves no byte, and the outcome is HERE.
         `replicas` nodes hold each value (0: as the pool's options say), the node named `preferred` first if
@@ -150,13 +151,13 @@ class Pool:
         `request_index` is its number.
         """
         return self._run(
-            library.ferry_pool_put, Values(values, False), _put_options(replicas, preferred), timeout
+            library.ferry_pool_put, _values(values, False), _put_options(replicas, preferred), timeout
         )
 
-    def get(self, values: Sequence[Value], *, timeout: float | None = None) -> list[Result]:
+    def get(self, values: Sequence[Value] | PartValues, *, timeout: float | None = None) -> list[Result]:
         """Gets values: (key, memory) each, as for `put`; the memory lets peers WRITE it, and has the value's
         length. The memory of a key is undefined unless its outcome is OK. Timeout and errors as for `put`."""
-        return self._run(library.ferry_pool_get, Values(values, True), _options(), timeout)
+        return self._run(library.ferry_pool_get, _values(values, True), _options(), timeout)
 
     def exists(
         self, keys: Sequence[bytes], *, prefix: bool = False, timeout: float | None = None
@@ -175,17 +176,17 @@ class Pool:
         return self._run(library.ferry_pool_remove, Keys(keys), _options(), timeout)
 
     async def put_async(
-        self, values: Sequence[Value], *, replicas: int = 0, preferred: str | None = None
+        self, values: Sequence[Value] | PartValues, *, replicas: int = 0, preferred: str | None = None
     ) -> list[Result]:
         """Does as `put`, in the running event loop and without a thread. A coroutine that is cancelled does
         not end the call."""
         options = _put_options(replicas, preferred)
-        return await self._submit(library.ferry_pool_submit_put, Values(values, False), options)
+        return await self._submit(library.ferry_pool_submit_put, _values(values, False), options)
 
-    async def get_async(self, values: Sequence[Value]) -> list[Result]:
+    async def get_async(self, values: Sequence[Value] | PartValues) -> list[Result]:
         """Does as `get`, in the running event loop and without a thread. After a cancel the memory belongs to
         the call until it ends, which takes a little more than a second at most."""
-        return await self._submit(library.ferry_pool_submit_get, Values(values, True), _options())
+        return await self._submit(library.ferry_pool_submit_get, _values(values, True), _options())
 
     async def exists_async(self, keys: Sequence[bytes], *, prefix: bool = False) -> list[Result]:
         """Does as `exists`, in the running event loop."""
@@ -284,7 +285,11 @@ class Pool:
         return count.value
 
     def _run(
-        self, function: Callable[..., int], items: Keys | Values, options: CCallOptions, timeout: float | None
+        self,
+        function: Callable[..., int],
+        items: Keys | Values | PartValues,
+        options: CCallOptions,
+        timeout: float | None,
     ) -> list[Result]:
         """Makes a call, and waits for its end in turns, so that the interpreter handles signals."""
         remaining = nanoseconds(timeout)
@@ -309,7 +314,7 @@ class Pool:
             self._calls.pop(options.user_data, None)
 
     async def _submit(
-        self, function: Callable[..., int], items: Keys | Values, options: CCallOptions
+        self, function: Callable[..., int], items: Keys | Values | PartValues, options: CCallOptions
     ) -> list[Result]:
         """Makes a call, and waits for its end in the running event loop, which watches the pool's descriptor
         while it has calls."""
@@ -376,6 +381,10 @@ class Pool:
             fd = c_int()
             call(library.ferry_pool_fd, self._handle.pointer, addressof(fd))
             loop.remove_reader(fd.value)
+
+
+def _values(values: Sequence[Value] | PartValues, writable: bool) -> Values | PartValues:
+    return values if isinstance(values, PartValues) else Values(values, writable)
 
 
 def _options(flags: int = 0) -> CCallOptions:
