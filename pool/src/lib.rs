@@ -35,5 +35,6 @@ pub use key::{Chain, Digest, Identity, Keyspace};
 pub use node::KeyEnd;
 pub use outcome::Outcome;
 pub use pool::{
-    Call, Ended, FileOptions, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Value, CHANNEL,
+    Call, Cost, CostOptions, Ended, FileOptions, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Value,
+    CHANNEL,
 };

@@ -65,6 +65,9 @@ pub const PAGES_OF_FLUSH: usize = 64;
 pub const CALLS_MAX: usize = 16_384;
 pub const KEYS_OF_CALL_MAX: usize = 65_536;
 pub const SEGMENTS_OF_VALUE_MAX: usize = 65_536;
+/// Bytes of one value that a prefetch brings, and bytes that it brings at once: a longer value comes alone.
+pub const PREFETCHED_VALUE_BYTES_MAX: u64 = 128 << 20;
+pub const PREFETCHED_AT_ONCE_BYTES: u64 = 32 << 20;
 /// Nodes that hold one value.
 pub const REPLICAS_MAX: usize = 8;
 /// A request to a node: its keys, the bytes and pieces of memory of its values. A single longer value is a request.

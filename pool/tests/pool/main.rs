@@ -1,6 +1,7 @@
 //! Pools of several nodes in one process, each on an engine of its own.
 
 mod listed;
+mod prefetch;
 mod tier;
 mod visible;
 
