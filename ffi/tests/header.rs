@@ -140,6 +140,7 @@ const POOL_SECTIONS: &[Section] = &[
     ("pool/results", "Results", ""),
     ("pool/calls", "Calls", "Each call is for many keys, and each key has a result of its own."),
     ("pool/events", "Ends of calls", ""),
+    ("pool/cost", "Load or compute", ""),
     ("pool/stats", "Statistics", ""),
     ("pool/names", "Names of numbers", "For logs."),
 ];

@@ -8,7 +8,8 @@
 //! node      ferry_pool: a node, opened, closed, freed
 //! values    a key and its memory, options of calls
 //! results   how a key ended
-//! calls     get, put, exists, remove, waiting or not
+//! calls     get, put, exists, remove, prefetch, waiting or not
+//! cost      what a get of a prefix would cost
 //! events    ends of calls that were submitted
 //! nodes     the nodes of the cluster
 //! stats     what a node counts
@@ -17,6 +18,7 @@
 
 pub mod calls;
 pub mod chain;
+pub mod cost;
 pub mod events;
 pub mod key;
 pub mod keyspace;

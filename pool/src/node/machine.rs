@@ -12,7 +12,6 @@ use ferry::status::{Error, Result};
 use ferry::types::{Op, PeerId, RegionId, Request};
 
 use crate::index::Part;
-use crate::key::Digest;
 use crate::limits::{AGAIN_NS, LOAD_NS, SILENCE_NS};
 use crate::store::Store;
 use crate::wire::{Hello, Load, Message};
@@ -168,26 +167,13 @@ impl Machine {
         self.begin(Call::new(ask), now)
     }
 
-    /// Begins a call of the node itself: no count has it, and what it puts stays in this node.
-    pub fn call_own(&mut self, ask: Ask, now: u64) -> u64 {
-        self.begin(Call { is_own: true, ..Call::new(ask) }, now)
-    }
-
-    fn begin(&mut self, call: Call, now: u64) -> u64 {
+    pub(super) fn begin(&mut self, call: Call, now: u64) -> u64 {
         self.next += 1;
         let id = self.next;
         self.calls.insert(id, call);
         self.start(id, now);
         self.settle(now);
         id
-    }
-
-    /// Makes room for so many bytes beside those that eviction keeps free, at no cost of these objects. False: there is
-    /// less, because what was used before them is gone, or is in use.
-    pub fn make_room(&mut self, bytes: u64, kept: &BTreeSet<Digest>, now: u64) -> bool {
-        let has_room = self.owner.make_room_beside(bytes + self.free_kept / 2, kept);
-        self.settle(now);
-        has_room
     }
 
     /// The peer is connected, or has greeted: it hears this node's HELLO.

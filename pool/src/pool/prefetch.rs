@@ -42,8 +42,9 @@ struct Prefetch {
     ends: Vec<Option<KeyEnd>>,
     /// The last removal of each key when the prefetch began: a value that is removed after it is not stored.
     removals: Vec<Option<u64>>,
-    /// What does not go to make room.
+    /// The keys that do not go to make room: those before the one that it is made for.
     kept: BTreeSet<Digest>,
+    kept_until: usize,
     /// What the call under way does, and for which values.
     step: Step,
     asked: Vec<Item>,
@@ -70,7 +71,7 @@ enum Step {
 impl Pool {
     /// Brings values into this node's memory, those of other nodes and those that its file alone has; makes room by
     /// evicting others. An end for each key: OK, it was brought; HERE, it was in memory; FULL, there is no room beside the
-    /// values of this call and those in use; TOO_LONG, the value has more bytes than the node lends, or than
+    /// keys before it and what is in use; TOO_LONG, the value has more bytes than the node lends, or than
     /// `PREFETCHED_VALUE_BYTES_MAX`; or the reason of a miss. `prefix`: the keys are the chunks of a prefix, in order; what
     /// follows the first miss is a miss. INVALID for a node that lends no memory.
     pub fn prefetch(&self, keys: &[Digest], prefix: bool, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
@@ -92,7 +93,8 @@ impl Prefetches {
             number,
             ends: vec![None; digests.len()],
             removals: Vec::new(),
-            kept: digests.iter().copied().collect(),
+            kept: BTreeSet::new(),
+            kept_until: 0,
             digests,
             is_prefix,
             step: Step::Begin,
@@ -193,6 +195,7 @@ impl Prefetch {
         let keys: Vec<Wanted> = self.asked.iter().map(wanted).collect();
         match self.step {
             _ if keys.is_empty() => {
+                self.note_gone(machine);
                 // Batch by batch the head was stored before the tail, and would go before it.
                 self.touch(machine);
                 None
@@ -224,17 +227,19 @@ impl Prefetch {
         let (mut used, mut taken) = (0, 0);
         while let Some(mut item) = self.to_bring.pop_front() {
             let bytes = item.found.bytes;
-            let is_full = used + bytes > scratch.bytes.min(PREFETCHED_AT_ONCE_BYTES);
-            if !self.asked.is_empty() && (is_full || self.asked.len() == KEYS_OF_REQUEST_MAX) {
-                return self.to_bring.push_front(item);
-            }
             let units = machine.store().bytes_of(bytes).filter(|_| bytes <= scratch.bytes);
             let Some(units) = units else {
                 self.end(&item, Outcome::TooLong);
                 continue;
             };
+            let is_full = used + bytes > scratch.bytes.min(PREFETCHED_AT_ONCE_BYTES);
+            if !self.asked.is_empty() && (is_full || self.asked.len() == KEYS_OF_REQUEST_MAX) {
+                return self.to_bring.push_front(item);
+            }
+            // The head of a prefix is worth more than its tail.
+            self.kept.extend(&self.digests[self.kept_until..item.at]);
+            self.kept_until = item.at;
             if !machine.make_room(taken + units, &self.kept, now) {
-                // The head of a prefix is worth more than its tail.
                 self.end(&item, Outcome::Full);
                 return std::mem::take(&mut self.to_bring)
                     .iter()
@@ -251,13 +256,12 @@ impl Prefetch {
     fn take(&mut self, machine: &Machine, ends: &[KeyEnd]) {
         for (item, end) in std::mem::take(&mut self.asked).into_iter().zip(ends.iter().copied()) {
             let (at, is_from_file) = (item.at, end.node == Some(machine.my_id()));
-            let is_removed = || machine.removal_of(&self.digests[at]) != self.removals[at];
             match (self.step, end.outcome) {
                 // A value without bytes is whole already.
                 (Step::Lengths, Outcome::Length | Outcome::Ok) => {
                     self.to_bring.push_back(Item { found: end, ..item })
                 }
-                (Step::Get, Outcome::Ok) if is_removed() => self.end(&item, Outcome::Absent),
+                (Step::Get, Outcome::Ok) if self.was_removed(machine, at) => self.end(&item, Outcome::Absent),
                 (Step::Get, Outcome::Ok) if !is_from_file => self.to_put.push(Item { found: end, ..item }),
                 // The key has another value now.
                 (Step::Get, Outcome::Length) => self.end(&item, Outcome::Evicted),
@@ -278,6 +282,23 @@ impl Prefetch {
             Outcome::Absent | Outcome::Evicted => KeyEnd::of(outcome),
             outcome => KeyEnd { outcome, ..item.found },
         });
+    }
+
+    fn was_removed(&self, machine: &Machine, at: usize) -> bool {
+        machine.removal_of(&self.digests[at]) != self.removals[at]
+    }
+
+    /// Values of the tail may have gone for the head, and others for calls of the program.
+    fn note_gone(&mut self, machine: &Machine) {
+        for at in 0..self.ends.len() {
+            if let Some(end) = self.ends[at].filter(|end| end.outcome.is_ok()) {
+                if machine.store().find(&self.digests[at]).is_none() {
+                    let was_removed = self.was_removed(machine, at);
+                    let outcome = if was_removed { Outcome::Absent } else { Outcome::Full };
+                    self.ends[at] = Some(KeyEnd { outcome, ..end });
+                }
+            }
+        }
     }
 
     /// The values that are in memory are used. The tail of a prefix is the less valuable end.

@@ -185,7 +185,7 @@ fn a_pool_that_is_closed_ends_its_prefetches() {
     }
     assert_eq!(node.pool.prefetch(&keys(0..1), false, PATIENCE).unwrap_err().status, Status::Closed);
     // The memory is given back.
-    node.engine.close(Some(Duration::ZERO)).unwrap();
+    node.engine.close(PATIENCE).unwrap();
     close(nodes);
 }
 
