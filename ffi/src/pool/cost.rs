@@ -14,7 +14,7 @@ use engine::status::Result;
 use std::mem::size_of;
 use std::time::Duration;
 
-/// What an estimate is told beyond its keys. FERRY_POOL_COST_OPTIONS_INIT sets struct_size; all other fields may be 0.
+/// Arguments of an estimate beyond its keys. FERRY_POOL_COST_OPTIONS_INIT sets struct_size; all other fields may be 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_pool_cost_options {
@@ -34,7 +34,7 @@ unsafe impl Versioned for ferry_pool_cost_options {
     const SIZE_MIN: usize = 24;
 }
 
-/// What a get of a prefix would cost. The caller sets struct_size before the call.
+/// The cost of a get of a prefix. The caller sets struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ferry_pool_cost {

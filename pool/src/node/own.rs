@@ -1,4 +1,4 @@
-//! What a node does by itself, for a prefetch: calls, and room for what they bring.
+//! Calls that a node makes by itself, for a prefetch, and room for the values that they bring.
 
 use std::collections::BTreeSet;
 

@@ -21,7 +21,7 @@ pub enum Call<'a> {
     Prefetch { keys: &'a [Digest], prefix: bool },
 }
 
-/// What a call comes to.
+/// Work of the machine, or of a prefetch.
 #[derive(Debug)]
 pub(super) enum Work {
     Machine(Ask),

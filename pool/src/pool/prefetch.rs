@@ -45,7 +45,7 @@ struct Prefetch {
     /// The keys that do not go to make room: those before the one that it is made for.
     kept: BTreeSet<Digest>,
     kept_until: usize,
-    /// What the call under way does, and for which values.
+    /// The purpose of the call under way, and its values.
     step: Step,
     asked: Vec<Item>,
     to_bring: VecDeque<Item>,
@@ -151,7 +151,7 @@ impl Shared {
         let me = inner.machine.my_id();
         if let Some(first) = inner.prefetches.queue.front_mut() {
             if first.step == Step::Get {
-                // What came from this node was in its file.
+                // This node's own values were in its file.
                 inner.rates.note(began_ns, self.now(), ends, me, true);
             }
             first.take(&inner.machine, ends);

@@ -24,7 +24,7 @@ const SHORT_BYTES: u64 = 64 << 10;
 /// The weight of the last measurement.
 const WEIGHT: f64 = 0.125;
 
-/// What is told beyond the keys. The default knows nothing.
+/// Arguments of an estimate beyond its keys. The default says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CostOptions {
     /// Bytes of each value whose length is not known here; 0: the mean of the values that went through this node.
@@ -35,7 +35,7 @@ pub struct CostOptions {
     pub chunk_tokens: u32,
 }
 
-/// What a get of a prefix would cost.
+/// The cost of a get of a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Leading keys that exist, and bytes of their values.

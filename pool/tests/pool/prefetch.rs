@@ -99,7 +99,7 @@ fn a_full_node_keeps_the_head_of_the_prefix() {
     let stats = nodes[1].pool.stats();
     assert_eq!((stats.objects, stats.owner.evicted), (brought as u64, 4), "the values of before made room");
     assert_eq!(prefetch(&nodes[1], &wanted[1..=brought], false), vec![Outcome::Here; brought]);
-    // What is used next takes the room of the tail.
+    // Later values take the room of the tail.
     put(&nodes[1], BYTES, 104..106);
     nodes[0].pool.close(PATIENCE).unwrap();
     let ends = nodes[1].pool.exists(&wanted[1..=brought], false, PATIENCE).unwrap();

@@ -60,7 +60,7 @@ class Result(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a get of a prefix would cost."""
+    """The cost of a get of a prefix."""
 
     keys: int
     """Leading keys that exist."""
