@@ -188,11 +188,11 @@ class Pool:
     def prefetch(
         self, keys: Sequence[bytes], *, prefix: bool = False, timeout: float | None = None
     ) -> list[Result]:
-        """Brings values into this node's memory, which must lend some: those of other nodes, and those that its
-        file alone has. Others are evicted for them. OK: the value was brought; HERE: it was in memory; FULL:
-        there is no room beside the keys before it and the values in use; TOO_LONG: it has more bytes than the
-        node lends, or than 128 MiB. With `prefix` the keys are the chunks of a prefix, in order, and nothing is
-        brought from the first miss on."""
+        """Brings values into this node's memory, which must lend some: those of other nodes, and those that
+        its file alone has. Others are evicted for them. OK: the value was brought; HERE: it was in memory;
+        FULL: there is no room beside the keys before it and the values in use; TOO_LONG: it has more bytes
+        than the node lends, or than 128 MiB. With `prefix` the keys are the chunks of a prefix, in order, and
+        nothing is brought from the first miss on."""
         options = _options(PREFIX if prefix else 0)
         return self._run(library.ferry_pool_prefetch, Keys(keys), options, timeout)
 

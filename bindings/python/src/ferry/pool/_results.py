@@ -12,8 +12,8 @@ class Outcome(Number):
     """How one key of a call ended. docs/pool.md says what to do about each."""
 
     OK = 0
-    """Get: the value is in the memory. Put: it is stored. Exists: it exists. Remove: it is removed. Prefetch: it
-    was brought into this node's memory."""
+    """Get: the value is in the memory. Put: it is stored. Exists: it exists. Remove: it is removed.
+    Prefetch: it was brought into this node's memory."""
     HERE = 1
     """Put: the value was stored already, and no byte was moved. Prefetch: it was in this node's memory."""
     ABSENT = 2
@@ -30,7 +30,8 @@ class Outcome(Number):
     FULL = 7
     """Put: no node has room, even after eviction. Prefetch: this node has none."""
     TOO_LONG = 8
-    """Put: the value is longer than the memory of any node. Prefetch: it is longer than this node can bring."""
+    """Put: the value is longer than the memory of any node. Prefetch: it is longer than this node can
+    bring."""
     LENGTH = 9
     """Get: the memory has another length than the value, whose length is in `bytes`."""
     FAILED = 10
