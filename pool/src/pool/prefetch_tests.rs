@@ -18,7 +18,7 @@ fn end(outcome: Outcome, bytes: u64) -> KeyEnd {
 
 /// A prefetch of these keys, whose lengths are known, gets them.
 fn getting(machine: &mut Machine, keys: &[Digest], lengths: &[KeyEnd]) -> (Prefetch, Vec<Wanted>) {
-    let scratch = Segment { address: 4096, bytes: 1 << 20, region: 1 };
+    let scratch = Segment { address: 4096, bytes: 1 << 19, region: 1 };
     let mut all = Prefetches::default();
     all.add(keys.to_vec(), false);
     let mut prefetch = all.queue.pop_front().unwrap();
@@ -51,7 +51,7 @@ fn each_key_has_the_reason_of_its_miss() {
     let lengths = [
         end(Outcome::Length, 100),
         KeyEnd::of(Outcome::Unknown),
-        end(Outcome::Length, (1 << 20) + 1),
+        end(Outcome::Length, (1 << 19) + 1),
         end(Outcome::Length, 100),
         end(Outcome::Ok, 0),
     ];
