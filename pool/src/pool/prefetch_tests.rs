@@ -63,3 +63,19 @@ fn each_key_has_the_reason_of_its_miss() {
     assert_eq!(ends[..4], expected.map(Some));
     assert_eq!(ends[4], None);
 }
+
+#[test]
+fn values_that_the_scratch_has_no_room_for_come_in_the_next_turn() {
+    let mut machine = machine();
+    let keys = [Digest([1; 32]), Digest([2; 32])];
+    let lengths = [end(Outcome::Length, 300_000), end(Outcome::Length, 300_000)];
+    let (mut prefetch, wanted) = getting(&mut machine, &keys, &lengths);
+    assert_eq!(wanted.iter().map(|it| it.digest).collect::<Vec<_>>(), keys[..1]);
+    let scratch = Segment { address: 4096, bytes: 1 << 19, region: 1 };
+    prefetch.take(&machine, &[end(Outcome::Ok, 300_000)]);
+    let Some(Ask::Put { keys: put, .. }) = prefetch.next(&mut machine, scratch, 0) else { panic!("no put") };
+    assert_eq!(put, wanted);
+    prefetch.take(&machine, &[end(Outcome::Ok, 300_000)]);
+    let Some(Ask::Get { keys: next, .. }) = prefetch.next(&mut machine, scratch, 0) else { panic!("no get") };
+    assert_eq!((next.len(), next[0].digest, next[0].segments[0].address), (1, keys[1], 4096));
+}
