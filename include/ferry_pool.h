@@ -329,8 +329,8 @@ ferry_status ferry_pool_wait_nodes(ferry_pool *pool,
 
 /* ---- Values ------------------------------------------------------------------------------------ */
 
-/// Exists and prefetch: the keys are the chunks of a prefix, in order. The first key that is missing makes all later ones
-/// FERRY_POOL_OUTCOME_ABSENT.
+/// Exists and prefetch: the keys are the chunks of a prefix, in order. The first key that is missing makes all later
+/// ones FERRY_POOL_OUTCOME_ABSENT.
 #define FERRY_POOL_PREFIX 1
 
 /// A piece of registered memory of this engine. This struct never grows.
@@ -488,12 +488,13 @@ ferry_status ferry_pool_remove(ferry_pool *pool,
                                ferry_pool_result *out_results,
                                ferry_error *error);
 
-/// Brings values into this node's memory, which must lend some: values of other nodes, and those that its file alone has.
-/// Others are evicted for them, as for a put. With FERRY_POOL_PREFIX the keys are the chunks of a prefix, in order, and
-/// nothing is brought from the first miss on. One prefetch of a node is under way at a time; others wait for it.
+/// Brings values into this node's memory, which must lend some: values of other nodes, and those that its file alone
+/// has. Others are evicted for them, as for a put. With FERRY_POOL_PREFIX the keys are the chunks of a prefix, in
+/// order, and nothing is brought from the first miss on. One prefetch of a node is under way at a time; others wait for
+/// it.
 ///
-/// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in memory.
-/// FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it and the values in use.
+/// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in
+/// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it and the values in use.
 /// FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss has its reason, as
 /// for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
 /// 128 MiB, or as much as the node lends if that is less. Results, timeout and other errors as for ferry_pool_get.
@@ -623,8 +624,8 @@ typedef struct ferry_pool_cost {
     uint64_t bytes;
     /// How long a get of these takes, in nanoseconds.
     uint64_t get_ns;
-    /// Leading keys to load: the caller computes from there on. All that exist if the times are not known, or no prefill
-    /// rate was given.
+    /// Leading keys to load: the caller computes from there on. All that exist if the times are not known, or no
+    /// prefill rate was given.
     uint64_t load_keys;
     /// How long the get of these and the computing of all other keys take together, in nanoseconds. 0 without a prefill
     /// rate.
@@ -635,10 +636,11 @@ typedef struct ferry_pool_cost {
 #define FERRY_POOL_COST_INIT \
     { (uint32_t)sizeof(ferry_pool_cost), 0, 0, 0, 0, 0, 0 }
 
-/// Says how long a get of a prefix would take, and how many of its leading keys are worth loading. `results` are those of
-/// ferry_pool_exists with the same keys: this call moves nothing and waits for nobody. Gets through this node are measured
-/// as they end: each node that they came from, and this node's file, has a time for a call and one for a byte. Any thread,
-/// and inside callbacks. `options` may be NULL. A closed pool still answers. FERRY_ERR_LIMIT: more than 65,536 keys.
+/// Says how long a get of a prefix would take, and how many of its leading keys are worth loading. `results` are those
+/// of ferry_pool_exists with the same keys: this call moves nothing and waits for nobody. Gets through this node are
+/// measured as they end: each node that they came from, and this node's file, has a time for a call and one for a byte.
+/// Any thread, and inside callbacks. `options` may be NULL. A closed pool still answers. FERRY_ERR_LIMIT: more than
+/// 65,536 keys.
 ferry_status ferry_pool_estimate(const ferry_pool *pool,
                                  const ferry_pool_key *keys,
                                  const ferry_pool_result *results,

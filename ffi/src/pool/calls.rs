@@ -1,4 +1,5 @@
-//! The calls of a pool: get, put, exists, remove and prefetch, each for many keys, each with and without a wait for the end.
+//! The calls of a pool: get, put, exists, remove and prefetch, each for many keys, each with and without a wait for the
+//! end.
 
 use super::key::ferry_pool_key;
 use super::node::ferry_pool;
@@ -114,12 +115,13 @@ pub unsafe extern "C" fn ferry_pool_remove(
     }
 }
 
-/// Brings values into this node's memory, which must lend some: values of other nodes, and those that its file alone has.
-/// Others are evicted for them, as for a put. With FERRY_POOL_PREFIX the keys are the chunks of a prefix, in order, and
-/// nothing is brought from the first miss on. One prefetch of a node is under way at a time; others wait for it.
+/// Brings values into this node's memory, which must lend some: values of other nodes, and those that its file alone
+/// has. Others are evicted for them, as for a put. With FERRY_POOL_PREFIX the keys are the chunks of a prefix, in
+/// order, and nothing is brought from the first miss on. One prefetch of a node is under way at a time; others wait for
+/// it.
 ///
-/// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in memory.
-/// FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it and the values in use.
+/// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in
+/// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it and the values in use.
 /// FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss has its reason, as
 /// for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
 /// 128 MiB, or as much as the node lends if that is less. Results, timeout and other errors as for ferry_pool_get.

@@ -48,8 +48,8 @@ pub struct ferry_pool_cost {
     pub bytes: u64,
     /// How long a get of these takes, in nanoseconds.
     pub get_ns: u64,
-    /// Leading keys to load: the caller computes from there on. All that exist if the times are not known, or no prefill
-    /// rate was given.
+    /// Leading keys to load: the caller computes from there on. All that exist if the times are not known, or no
+    /// prefill rate was given.
     pub load_keys: u64,
     /// How long the get of these and the computing of all other keys take together, in nanoseconds. 0 without a prefill
     /// rate.
@@ -61,10 +61,11 @@ unsafe impl Versioned for ferry_pool_cost {
     const SIZE_MIN: usize = 48;
 }
 
-/// Says how long a get of a prefix would take, and how many of its leading keys are worth loading. `results` are those of
-/// ferry_pool_exists with the same keys: this call moves nothing and waits for nobody. Gets through this node are measured
-/// as they end: each node that they came from, and this node's file, has a time for a call and one for a byte. Any thread,
-/// and inside callbacks. `options` may be NULL. A closed pool still answers. FERRY_ERR_LIMIT: more than 65,536 keys.
+/// Says how long a get of a prefix would take, and how many of its leading keys are worth loading. `results` are those
+/// of ferry_pool_exists with the same keys: this call moves nothing and waits for nobody. Gets through this node are
+/// measured as they end: each node that they came from, and this node's file, has a time for a call and one for a byte.
+/// Any thread, and inside callbacks. `options` may be NULL. A closed pool still answers. FERRY_ERR_LIMIT: more than
+/// 65,536 keys.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_estimate(
     pool: *const ferry_pool,

@@ -12,8 +12,8 @@ use engine::status::Result;
 use engine::{Error, Status};
 use std::ffi::c_char;
 
-/// Exists and prefetch: the keys are the chunks of a prefix, in order. The first key that is missing makes all later ones
-/// FERRY_POOL_OUTCOME_ABSENT.
+/// Exists and prefetch: the keys are the chunks of a prefix, in order. The first key that is missing makes all later
+/// ones FERRY_POOL_OUTCOME_ABSENT.
 pub const FERRY_POOL_PREFIX: u32 = 1;
 
 /// A piece of registered memory of this engine. This struct never grows.

@@ -1,6 +1,6 @@
-//! Brings values into this node's memory: those of other nodes, and those that its own file alone has. Owners write into
-//! memory that is for this alone (the scratch), and the node puts the values from there to itself. So the memory that the
-//! node lends grants peers no rights.
+//! Brings values into this node's memory: those of other nodes, and those that its own file alone has. Owners write
+//! into memory that is for this alone (the scratch), and the node puts the values from there to itself. So the memory
+//! that the node lends grants peers no rights.
 //!
 //! ```text
 //! in memory? ─▶ lengths, by a get without memory ─▶ room ─▶ get into the scratch ─▶ put to this node alone
@@ -70,10 +70,10 @@ enum Step {
 
 impl Pool {
     /// Brings values into this node's memory, those of other nodes and those that its file alone has; makes room by
-    /// evicting others. An end for each key: OK, it was brought; HERE, it was in memory; FULL, there is no room beside the
-    /// keys before it and what is in use; TOO_LONG, the value has more bytes than the node lends, or than
-    /// `PREFETCHED_VALUE_BYTES_MAX`; or the reason of a miss. `prefix`: the keys are the chunks of a prefix, in order; what
-    /// follows the first miss is a miss. INVALID for a node that lends no memory.
+    /// evicting others. An end for each key: OK, it was brought; HERE, it was in memory; FULL, there is no room beside
+    /// the keys before it and what is in use; TOO_LONG, the value has more bytes than the node lends, or than
+    /// `PREFETCHED_VALUE_BYTES_MAX`; or the reason of a miss. `prefix`: the keys are the chunks of a prefix, in order;
+    /// what follows the first miss is a miss. INVALID for a node that lends no memory.
     pub fn prefetch(&self, keys: &[Digest], prefix: bool, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
         self.run(&Call::Prefetch { keys, prefix }, 0, timeout)
     }

@@ -1,8 +1,8 @@
-//! How fast values come, by the node and the tier that they come from, and how long a get of a prefix would take: whether
-//! loading it is worth while.
+//! How fast values come, by the node and the tier that they come from, and how long a get of a prefix would take:
+//! whether loading it is worth while.
 //!
 //! ```text
-//! gets of the program that end ─▶ Rates: time of a short call, time of a byte ─▶ estimate: get, or compute from where on
+//! gets that end ─▶ Rates: time of a short call, time of a byte ─▶ estimate: get, or compute from where on
 //! ```
 //! A node does not say whether its memory or its file had a value, so only this node's own file has a rate of its own.
 
@@ -50,9 +50,10 @@ pub struct Cost {
 }
 
 impl Pool {
-    /// Says how long a get of a prefix would take, by what gets through this node have taken so far, and how much of the
-    /// prefix is worth loading: the get of the leading keys and the computing of the others take least. `ends` are those of
-    /// `exists` with the same keys. Moves nothing and waits for nobody. INVALID if the two have different lengths.
+    /// Says how long a get of a prefix would take, by what gets through this node have taken so far, and how much of
+    /// the prefix is worth loading: the get of the leading keys and the computing of the others take least. `ends` are
+    /// those of `exists` with the same keys. Moves nothing and waits for nobody. INVALID if the two have different
+    /// lengths.
     pub fn estimate(&self, keys: &[Digest], ends: &[KeyEnd], options: &CostOptions) -> Result<Cost> {
         if keys.len() != ends.len() {
             let (keys, ends) = (keys.len(), ends.len());
@@ -135,7 +136,8 @@ impl Rates {
         self.by_source.entry(source).or_default().note(bytes, now_ns.saturating_sub(began_ns));
     }
 
-    /// The time of so many bytes from this source. A source that was not measured is as slow as the slowest of its kind.
+    /// The time of so many bytes from this source. A source that was not measured is as slow as the slowest of its
+    /// kind.
     fn ns(&self, me: NodeId, source: Source, bytes: u64) -> Option<f64> {
         let own = self.by_source.get(&source).and_then(|rate| rate.ns(bytes));
         let kind = |source: &Source| (source.node == me, source.is_file);
