@@ -329,8 +329,8 @@ ferry_status ferry_pool_wait_nodes(ferry_pool *pool,
 
 /* ---- Values ------------------------------------------------------------------------------------ */
 
-/// Exists: the keys are the chunks of a prefix, in order. The first key that is missing makes all later ones
-/// FERRY_POOL_OUTCOME_ABSENT.
+/// Exists and prefetch: the keys are the chunks of a prefix, in order. The first key that is missing makes all later
+/// ones FERRY_POOL_OUTCOME_ABSENT.
 #define FERRY_POOL_PREFIX 1
 
 /// A piece of registered memory of this engine. This struct never grows.
@@ -365,7 +365,7 @@ typedef struct ferry_pool_value {
 typedef struct ferry_pool_call_options {
     /// sizeof(ferry_pool_call_options).
     uint32_t struct_size;
-    /// Exists: FERRY_POOL_PREFIX or 0. Other calls: 0.
+    /// Exists and prefetch: FERRY_POOL_PREFIX or 0. Other calls: 0.
     uint32_t flags;
     /// Any number: the end of the call has it, if the call was submitted or has passed its timeout.
     uint64_t user_data;
@@ -384,10 +384,11 @@ typedef struct ferry_pool_call_options {
 
 /* ---- Results ----------------------------------------------------------------------------------- */
 
-/// Get: the value is in the caller's memory. Put: it is stored. Exists: it exists. Remove: it is removed.
+/// Get: the value is in the caller's memory. Put: it is stored. Exists: it exists. Remove: it is removed. Prefetch: it
+/// was brought into this node's memory.
 #define FERRY_POOL_OUTCOME_OK 0
 
-/// Put: the value was stored already, and no byte was moved.
+/// Put: the value was stored already, and no byte was moved. Prefetch: it was in this node's memory.
 #define FERRY_POOL_OUTCOME_HERE 1
 
 /// No node has the value.
@@ -405,10 +406,10 @@ typedef struct ferry_pool_call_options {
 /// Get: the bytes of each owner did not match their checksum. The owners drop them.
 #define FERRY_POOL_OUTCOME_CORRUPT 6
 
-/// Put: no node has room, even after eviction.
+/// Put: no node has room, even after eviction. Prefetch: this node has none.
 #define FERRY_POOL_OUTCOME_FULL 7
 
-/// Put: the value is longer than the memory of any node.
+/// Put: the value is longer than the memory of any node. Prefetch: it is longer than this node can bring.
 #define FERRY_POOL_OUTCOME_TOO_LONG 8
 
 /// Get: the memory has another length than the value, whose length is in bytes.
@@ -487,6 +488,24 @@ ferry_status ferry_pool_remove(ferry_pool *pool,
                                ferry_pool_result *out_results,
                                ferry_error *error);
 
+/// Brings values into this node's memory, which must lend some: values of other nodes, and those that its file alone
+/// has. Others are evicted for them, as for a put. With FERRY_POOL_PREFIX the keys are the chunks of a prefix, in
+/// order, and nothing is brought from the first miss on. One prefetch of a node is under way at a time; others wait for
+/// it.
+///
+/// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in
+/// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it and the values in use.
+/// FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss has its reason, as
+/// for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
+/// 128 MiB, or as much as the node lends if that is less. Results, timeout and other errors as for ferry_pool_get.
+ferry_status ferry_pool_prefetch(ferry_pool *pool,
+                                 const ferry_pool_key *keys,
+                                 size_t count,
+                                 const ferry_pool_call_options *options,
+                                 uint64_t timeout_ns,
+                                 ferry_pool_result *out_results,
+                                 ferry_error *error);
+
 /// Begins a get as ferry_pool_get does, and does not wait: its end comes by ferry_pool_poll with options.user_data.
 /// The arguments are copied; the memory belongs to the call until its end. Allowed inside callbacks.
 ferry_status ferry_pool_submit_get(ferry_pool *pool,
@@ -515,6 +534,13 @@ ferry_status ferry_pool_submit_remove(ferry_pool *pool,
                                       size_t count,
                                       const ferry_pool_call_options *options,
                                       ferry_error *error);
+
+/// Begins what ferry_pool_prefetch does, without waiting, as ferry_pool_submit_get.
+ferry_status ferry_pool_submit_prefetch(ferry_pool *pool,
+                                        const ferry_pool_key *keys,
+                                        size_t count,
+                                        const ferry_pool_call_options *options,
+                                        ferry_error *error);
 
 /* ---- Ends of calls ----------------------------------------------------------------------------- */
 
@@ -670,6 +696,61 @@ ferry_status ferry_pool_results_fold(const ferry_pool_result *results,
                                      size_t chunk_count,
                                      ferry_pool_result *out_results,
                                      ferry_error *error);
+/* ---- Load or compute --------------------------------------------------------------------------- */
+
+/// Arguments of an estimate beyond its keys. FERRY_POOL_COST_OPTIONS_INIT sets struct_size; all other fields may be 0.
+typedef struct ferry_pool_cost_options {
+    /// sizeof(ferry_pool_cost_options).
+    uint32_t struct_size;
+    /// Tokens of a chunk; 0: as ferry_pool_options says.
+    uint32_t chunk_tokens;
+    /// Bytes of each value whose result does not say them; 0: the mean of the values that this node's gets brought and
+    /// its puts stored.
+    uint64_t value_bytes;
+    /// Tokens whose cache the caller computes in a second; 0: the caller does not compute.
+    uint64_t prefill_tokens_per_s;
+} ferry_pool_cost_options;
+
+/// Initializes a ferry_pool_cost_options: its struct_size, and zero in all other fields.
+#define FERRY_POOL_COST_OPTIONS_INIT \
+    { (uint32_t)sizeof(ferry_pool_cost_options), 0, 0, 0 }
+
+/// The cost of a get of a prefix. The caller sets struct_size before the call.
+typedef struct ferry_pool_cost {
+    /// In: sizeof(ferry_pool_cost). Out: how many bytes were written.
+    uint32_t struct_size;
+    /// 1: the times are known. 0: no get through this node has been measured that they follow from, and they are 0.
+    uint32_t is_known;
+    /// Leading keys that exist.
+    uint64_t keys;
+    /// Bytes of their values.
+    uint64_t bytes;
+    /// How long a get of these takes, in nanoseconds.
+    uint64_t get_ns;
+    /// Leading keys to load: the caller computes from there on. All that exist if the times are not known, or no
+    /// prefill rate was given.
+    uint64_t load_keys;
+    /// How long the get of these and the computing of all other keys take together, in nanoseconds. 0 without a prefill
+    /// rate.
+    uint64_t best_ns;
+} ferry_pool_cost;
+
+/// Initializes a ferry_pool_cost: its struct_size, and zero in all other fields.
+#define FERRY_POOL_COST_INIT \
+    { (uint32_t)sizeof(ferry_pool_cost), 0, 0, 0, 0, 0, 0 }
+
+/// Says how long a get of a prefix would take, and how many of its leading keys are worth loading. `results` are those
+/// of ferry_pool_exists with the same keys: this call moves nothing and waits for nobody. Gets through this node are
+/// measured as they end: each node that they came from, and this node's file, has a time for a call and one for a byte.
+/// Any thread, and inside callbacks. `options` may be NULL. A closed pool still answers. FERRY_ERR_LIMIT: more than
+/// 65,536 keys.
+ferry_status ferry_pool_estimate(const ferry_pool *pool,
+                                 const ferry_pool_key *keys,
+                                 const ferry_pool_result *results,
+                                 size_t count,
+                                 const ferry_pool_cost_options *options,
+                                 ferry_pool_cost *out_cost,
+                                 ferry_error *error);
 
 /* ---- Statistics -------------------------------------------------------------------------------- */
 

@@ -593,6 +593,23 @@ FIELD(ferry_pool_result, bytes, 8, 8)
 FIELD(ferry_pool_result, node, 16, 8)
 SIZE(ferry_pool_result, 24)
 
+/* ferry_pool_cost_options */
+FIELD(ferry_pool_cost_options, struct_size, 0, 4)
+FIELD(ferry_pool_cost_options, chunk_tokens, 4, 4)
+FIELD(ferry_pool_cost_options, value_bytes, 8, 8)
+FIELD(ferry_pool_cost_options, prefill_tokens_per_s, 16, 8)
+SIZE(ferry_pool_cost_options, 24)
+
+/* ferry_pool_cost */
+FIELD(ferry_pool_cost, struct_size, 0, 4)
+FIELD(ferry_pool_cost, is_known, 4, 4)
+FIELD(ferry_pool_cost, keys, 8, 8)
+FIELD(ferry_pool_cost, bytes, 16, 8)
+FIELD(ferry_pool_cost, get_ns, 24, 8)
+FIELD(ferry_pool_cost, load_keys, 32, 8)
+FIELD(ferry_pool_cost, best_ns, 40, 8)
+SIZE(ferry_pool_cost, 48)
+
 /* ferry_pool_event */
 FIELD(ferry_pool_event, struct_size, 0, 4)
 FIELD(ferry_pool_event, reserved, 4, 4)

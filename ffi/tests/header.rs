@@ -146,6 +146,7 @@ const POOL_SECTIONS: &[Section] = &[
         "An engine's blocks become values by a layout of ferry_kv.h, so that engines with other numbers of ranks, other\n\
          blocks or another order of dimensions get what it has put. docs/pool.md has an example.",
     ),
+    ("pool/cost", "Load or compute", ""),
     ("pool/stats", "Statistics", ""),
     ("pool/names", "Names of numbers", "For logs."),
 ];

@@ -41,5 +41,6 @@ pub use node::KeyEnd;
 pub use outcome::Outcome;
 pub use parts::{Cut, Parts};
 pub use pool::{
-    Call, Ended, FileOptions, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Value, CHANNEL,
+    Call, Cost, CostOptions, Ended, FileOptions, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Value,
+    CHANNEL,
 };

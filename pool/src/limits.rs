@@ -68,6 +68,9 @@ pub const SEGMENTS_OF_VALUE_MAX: usize = 65_536;
 /// Bytes of a part of a chunk, and pieces of one part in all chunks of a call.
 pub const PART_BYTES_MAX: u64 = 1 << 40;
 pub const PIECES_OF_PART_MAX: u64 = 1 << 22;
+/// Bytes of one value that a prefetch brings, and bytes that it brings at once: a longer value comes alone.
+pub const PREFETCHED_VALUE_BYTES_MAX: u64 = 128 << 20;
+pub const PREFETCHED_AT_ONCE_BYTES: u64 = 32 << 20;
 /// Nodes that hold one value.
 pub const REPLICAS_MAX: usize = 8;
 /// A request to a node: its keys, the bytes and pieces of memory of its values. A single longer value is a request.

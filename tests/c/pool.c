@@ -227,6 +227,75 @@ static void ends_of_submitted_calls_have_their_number(void)
     pool_close(nodes, 3);
 }
 
+static void a_prefetch_brings_values_into_this_node(void)
+{
+    ferry_pool_call_options options = FERRY_POOL_CALL_OPTIONS_INIT;
+    ferry_pool_key keys[4];
+    ferry_pool_result results[4];
+    ferry_pool_event event;
+    ferry_pool_stats stats = FERRY_POOL_STATS_INIT;
+    pool_open(nodes, 3, lent);
+    fill(nodes[0].memory, BYTES, 1);
+    for (size_t k = 0; k < 4; k++) {
+        keys[k] = pool_key(k);
+        if (k != 2) CHECK_OUTCOME(pool_put(&nodes[0], k, 0, BYTES), "OK");
+    }
+    options.flags = FERRY_POOL_PREFIX;
+    CHECK_OK(ferry_pool_prefetch(nodes[1].pool, keys, 4, &options, PATIENCE_NS, results, NULL));
+    for (size_t k = 0; k < 2; k++) {
+        CHECK(results[k].outcome == FERRY_POOL_OUTCOME_OK && results[k].bytes == BYTES);
+        CHECK(results[k].node == id_of(&nodes[1], "node 0"));
+        CHECK(results[k + 2].outcome == FERRY_POOL_OUTCOME_ABSENT);
+    }
+    options.flags = 0;
+    options.user_data = 15;
+    CHECK_OK(ferry_pool_submit_prefetch(nodes[1].pool, keys, 4, &options, NULL));
+    event = next_end(&nodes[1]);
+    CHECK(event.user_data == 15 && event.result_count == 4);
+    CHECK(event.results[0].outcome == FERRY_POOL_OUTCOME_HERE && event.results[1].outcome == FERRY_POOL_OUTCOME_HERE);
+    CHECK(event.results[2].outcome == FERRY_POOL_OUTCOME_ABSENT && event.results[3].outcome == FERRY_POOL_OUTCOME_OK);
+    ferry_pool_event_release(&event);
+    CHECK_OUTCOME(pool_get(&nodes[1], 3, 0, BYTES), "OK");
+    CHECK(holds(nodes[1].memory, 0, BYTES, 1, 0));
+    CHECK_OK(ferry_pool_get_stats(nodes[1].pool, &stats, NULL));
+    CHECK(stats.values == 3 && stats.gets == 1 && stats.hits_here == 1);
+    pool_close(nodes, 3);
+}
+
+static void the_cost_of_a_prefix_follows_from_gets(void)
+{
+    ferry_pool_cost_options options = FERRY_POOL_COST_OPTIONS_INIT;
+    ferry_pool_cost cost = FERRY_POOL_COST_INIT;
+    ferry_pool_key keys[KEYS];
+    ferry_pool_result results[KEYS];
+    pool_open(nodes, 3, lent);
+    for (size_t k = 0; k < KEYS; k++) {
+        keys[k] = pool_key(k);
+        if (k < 4) CHECK_OUTCOME(pool_put(&nodes[0], k, 0, BYTES), "OK");
+    }
+    CHECK_OK(ferry_pool_exists(nodes[2].pool, keys, KEYS, NULL, PATIENCE_NS, results, NULL));
+    options.prefill_tokens_per_s = 1;
+    options.value_bytes = BYTES;
+#define ESTIMATE(pool) ferry_pool_estimate(pool, keys, results, KEYS, &options, &cost, NULL)
+    CHECK_OK(ESTIMATE(nodes[2].pool));
+    CHECK(cost.is_known == 0 && cost.get_ns == 0 && cost.best_ns == 0);
+    CHECK(cost.keys == 4 && cost.load_keys == 4 && cost.bytes == 4 * BYTES);
+    CHECK_OUTCOME(pool_get(&nodes[2], 0, 0, BYTES), "OK");
+    CHECK_OK(ESTIMATE(nodes[2].pool));
+    CHECK(cost.is_known == 1 && cost.get_ns > 0 && cost.keys == 4 && cost.load_keys == 4);
+    /* Four chunks of 256 tokens are computed. */
+    CHECK(cost.best_ns == cost.get_ns + 1024 * (uint64_t)1000000000);
+    options.prefill_tokens_per_s = UINT64_MAX;
+    CHECK_OK(ESTIMATE(nodes[2].pool));
+    CHECK(cost.load_keys == 0 && cost.best_ns < cost.get_ns);
+    CHECK_OK(ferry_pool_estimate(nodes[2].pool, NULL, NULL, 0, NULL, &cost, NULL));
+    CHECK(cost.keys == 0 && cost.bytes == 0 && cost.get_ns == 0);
+    CHECK_OK(ferry_pool_close(nodes[2].pool, PATIENCE_NS, NULL));
+    CHECK_OK(ESTIMATE(nodes[2].pool));
+#undef ESTIMATE
+    pool_close(nodes, 3);
+}
+
 static void a_call_without_keys_has_an_end(void)
 {
     ferry_pool_event event = FERRY_POOL_EVENT_INIT;
@@ -268,5 +337,6 @@ static void hits_and_misses_are_counted_by_their_reason(void)
 
 SUITE(pool, CASE(what_one_node_puts_every_node_gets), CASE(a_prefix_exists_up_to_its_first_miss),
       CASE(keys_name_what_their_bytes_depend_on), CASE(a_chain_goes_on_from_its_parent),
-      CASE(ends_of_submitted_calls_have_their_number), CASE(a_call_without_keys_has_an_end),
+      CASE(ends_of_submitted_calls_have_their_number), CASE(a_prefetch_brings_values_into_this_node),
+      CASE(the_cost_of_a_prefix_follows_from_gets), CASE(a_call_without_keys_has_an_end),
       CASE(hits_and_misses_are_counted_by_their_reason));

@@ -25,6 +25,7 @@ static void null_pointers(void)
     ferry_pool_result result;
     ferry_pool_event event = FERRY_POOL_EVENT_INIT;
     ferry_pool_stats stats = FERRY_POOL_STATS_INIT;
+    ferry_pool_cost cost = FERRY_POOL_COST_INIT;
     char text[FERRY_POOL_KEY_TEXT_BYTES];
     uint32_t token = 1;
     uint64_t number = 7;
@@ -64,6 +65,14 @@ static void null_pointers(void)
     CHECK_NULL(ferry_pool_remove(NULL, &key, 1, NULL, 0, &result, &error), "pool");
     CHECK_NULL(ferry_pool_remove(pool, NULL, 1, NULL, 0, &result, &error), "keys");
     CHECK_NULL(ferry_pool_remove(pool, &key, 1, NULL, 0, NULL, &error), "out_results");
+    CHECK_NULL(ferry_pool_prefetch(NULL, &key, 1, NULL, 0, &result, &error), "pool");
+    CHECK_NULL(ferry_pool_prefetch(pool, NULL, 1, NULL, 0, &result, &error), "keys");
+    CHECK_NULL(ferry_pool_prefetch(pool, &key, 1, NULL, 0, NULL, &error), "out_results");
+    CHECK_NULL(ferry_pool_submit_prefetch(pool, NULL, 1, NULL, &error), "keys");
+    CHECK_NULL(ferry_pool_estimate(NULL, &key, &result, 1, NULL, &cost, &error), "pool");
+    CHECK_NULL(ferry_pool_estimate(pool, NULL, &result, 1, NULL, &cost, &error), "keys");
+    CHECK_NULL(ferry_pool_estimate(pool, &key, NULL, 1, NULL, &cost, &error), "results");
+    CHECK_NULL(ferry_pool_estimate(pool, &key, &result, 1, NULL, NULL, &error), "out_cost");
     CHECK_NULL(ferry_pool_submit_put(NULL, &value, 1, NULL, &error), "pool");
     CHECK_NULL(ferry_pool_submit_get(pool, NULL, 1, NULL, &error), "values");
     CHECK_NULL(ferry_pool_submit_exists(pool, NULL, 1, NULL, &error), "keys");
@@ -315,6 +324,38 @@ static void values_and_their_memory(void)
     pool_close(nodes, 1);
 }
 
+static void what_a_prefetch_and_an_estimate_refuse(void)
+{
+    const uint64_t client[] = {0};
+    const ferry_pool_key key = pool_key(1);
+    ferry_pool_call_options options = FERRY_POOL_CALL_OPTIONS_INIT;
+    ferry_pool_cost_options cost_options = FERRY_POOL_COST_OPTIONS_INIT;
+    ferry_pool_cost cost = FERRY_POOL_COST_INIT;
+    ferry_pool_result result = {FERRY_POOL_OUTCOME_OK, 0, 64, 1};
+    pool_open(nodes, 1, client);
+#define ESTIMATE ferry_pool_estimate(nodes[0].pool, &key, &result, 1, &cost_options, &cost, &error)
+    CHECK_BAD(ferry_pool_prefetch(nodes[0].pool, &key, 1, NULL, 0, &result, &error), "prefetch: this node lends no memory");
+    CHECK_BAD(ferry_pool_submit_prefetch(nodes[0].pool, &key, 1, NULL, &error), "prefetch: this node lends no memory");
+    options.flags = 2;
+    CHECK_BAD(ferry_pool_prefetch(nodes[0].pool, &key, 1, &options, 0, &result, &error), "options.flags is 2");
+    result.reserved = 1;
+    CHECK_BAD(ESTIMATE, "results.reserved");
+    result.reserved = 0;
+    result.outcome = 12;
+    CHECK_BAD(ESTIMATE, "results: 12 is no FERRY_POOL_OUTCOME_*");
+    result.outcome = FERRY_POOL_OUTCOME_OK;
+    cost_options.struct_size -= 8;
+    CHECK_BAD(ESTIMATE, "options.struct_size");
+    cost_options.struct_size += 8;
+    cost.struct_size -= 8;
+    CHECK_BAD(ESTIMATE, "out_cost");
+    cost.struct_size += 8;
+    CHECK_OK(ESTIMATE);
+    CHECK(cost.is_known == 0 && cost.keys == 1 && cost.bytes == 64 && cost.load_keys == 1);
+#undef ESTIMATE
+    pool_close(nodes, 1);
+}
+
 static void a_value_longer_than_any_node(void)
 {
     const uint64_t little[] = {64 << 10, 128 << 10, 0};
@@ -400,10 +441,12 @@ static const char *first_pool_not_closed(ferry_pool *pool, const ferry_pool_valu
     REFUSES(ferry_pool_get(pool, value, 1, NULL, FERRY_FOREVER, &result, NULL));
     REFUSES(ferry_pool_exists(pool, &value->key, 1, NULL, FERRY_FOREVER, &result, NULL));
     REFUSES(ferry_pool_remove(pool, &value->key, 1, NULL, FERRY_FOREVER, &result, NULL));
+    REFUSES(ferry_pool_prefetch(pool, &value->key, 1, NULL, FERRY_FOREVER, &result, NULL));
     REFUSES(ferry_pool_submit_put(pool, value, 1, NULL, NULL));
     REFUSES(ferry_pool_submit_get(pool, value, 1, NULL, NULL));
     REFUSES(ferry_pool_submit_exists(pool, &value->key, 1, NULL, NULL));
     REFUSES(ferry_pool_submit_remove(pool, &value->key, 1, NULL, NULL));
+    REFUSES(ferry_pool_submit_prefetch(pool, &value->key, 1, NULL, NULL));
     REFUSES(ferry_pool_poll(pool, &event, NULL));
     REFUSES(ferry_pool_wait(pool, FERRY_FOREVER, &event, NULL));
     REFUSES(ferry_pool_wait_nodes(pool, 2, FERRY_FOREVER, NULL));
@@ -459,5 +502,5 @@ static void a_forked_child_is_refused(void)
 }
 
 SUITE(pool_arguments, CASE(null_pointers), CASE(identities_and_hashes), CASE(chains), CASE(options_of_nodes),
-      CASE(values_and_their_memory), CASE(a_value_longer_than_any_node), CASE(nodes_that_cannot_be_of_one_cluster),
-      CASE(files_that_cannot_be_taken), CASE(a_closed_pool_refuses_calls), CASE(a_forked_child_is_refused));
+      CASE(values_and_their_memory), CASE(what_a_prefetch_and_an_estimate_refuse), CASE(a_value_longer_than_any_node),
+      CASE(nodes_that_cannot_be_of_one_cluster), CASE(files_that_cannot_be_taken), CASE(a_closed_pool_refuses_calls), CASE(a_forked_child_is_refused));

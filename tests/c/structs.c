@@ -77,6 +77,8 @@ static void initializers(void)
     CHECK_INIT(ferry_pool_value, FERRY_POOL_VALUE_INIT);
     CHECK_INIT(ferry_pool_cut, FERRY_POOL_CUT_INIT);
     CHECK_INIT(ferry_pool_call_options, FERRY_POOL_CALL_OPTIONS_INIT);
+    CHECK_INIT(ferry_pool_cost_options, FERRY_POOL_COST_OPTIONS_INIT);
+    CHECK_INIT(ferry_pool_cost, FERRY_POOL_COST_INIT);
     CHECK_INIT(ferry_pool_event, FERRY_POOL_EVENT_INIT);
     CHECK_INIT(ferry_pool_stats, FERRY_POOL_STATS_INIT);
 }

@@ -84,6 +84,8 @@ STRUCTS = {
     "ferry_pool_value": pool_abi.CValue,
     "ferry_pool_call_options": pool_abi.CCallOptions,
     "ferry_pool_result": pool_abi.CResult,
+    "ferry_pool_cost_options": pool_abi.CCostOptions,
+    "ferry_pool_cost": pool_abi.CCost,
     "ferry_pool_event": pool_abi.CEvent,
     "ferry_pool_cut": pool_abi.CCut,
     "ferry_pool_stats": pool_abi.CStats,

@@ -199,6 +199,36 @@ def test_calls_of_an_event_loop() -> None:
         assert bytes(nodes[1].memory.view) == bytes(nodes[0].memory.view)
 
 
+def test_a_prefetch_brings_values_and_an_estimate_says_whether_that_pays() -> None:
+    async def in_a_loop(node: Node) -> None:
+        results = await node.pool.prefetch_async([key(number) for number in range(3)])
+        assert [it.outcome.name for it in results] == ["HERE", "HERE", "ABSENT"]
+        assert (await node.pool.estimate_async([key(0)], value_bytes=7)).bytes == LENGTH
+
+    keys = [key(number) for number in range(4)]
+    with cluster(1 << 22, 1 << 22, 0) as (first, second, client):
+        assert all(first.put(number).ok for number in (0, 1, 3))
+        unknown = pool.Cost(2, 2 * LENGTH, None, 2, None)
+        assert client.pool.estimate(keys, value_bytes=LENGTH, prefill_tokens_per_s=1) == unknown
+        results = second.pool.prefetch(keys, prefix=True, timeout=20)
+        assert [it.outcome.name for it in results] == ["OK", "OK", "ABSENT", "ABSENT"]
+        assert results[0].bytes == LENGTH and results[0].node == second.pool.nodes()[1].id
+        assert second.get(1).ok and second.pool.stats().hits_here == 1
+        asyncio.run(in_a_loop(second))
+        with pytest.raises(ferry.InvalidError, match="prefetch: this node lends no memory"):
+            client.pool.prefetch(keys)
+        # A long get of whatever the client finds: four values.
+        places = [(key(0), client.memory.view[:LENGTH])]
+        assert client.pool.get(places)[0].ok
+        cost = client.pool.estimate(keys[:1], prefill_tokens_per_s=1, chunk_tokens=2)
+        assert cost.get is not None and cost.get > 0 and cost.bytes == LENGTH
+        assert cost == (1, LENGTH, cost.get, 1, cost.get)
+        assert client.pool.estimate(keys[:1], prefill_tokens_per_s=10**15)[3] == 0
+        assert client.pool.estimate(keys[2:])[:2] == (0, 0)
+        with pytest.raises(ferry.InvalidError, match="value_bytes"):
+            client.pool.estimate(keys, value_bytes=-1)
+
+
 def test_threads_and_an_event_loop_share_a_pool() -> None:
     with cluster(1 << 22, 1 << 22) as (first, second):
         assert first.put(1).ok

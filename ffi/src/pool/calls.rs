@@ -1,4 +1,5 @@
-//! The calls of a pool: get, put, exists and remove, each for many keys, each with and without a wait for the end.
+//! The calls of a pool: get, put, exists, remove and prefetch, each for many keys, each with and without a wait for the
+//! end.
 
 use super::key::ferry_pool_key;
 use super::node::ferry_pool;
@@ -114,6 +115,37 @@ pub unsafe extern "C" fn ferry_pool_remove(
     }
 }
 
+/// Brings values into this node's memory, which must lend some: values of other nodes, and those that its file alone
+/// has. Others are evicted for them, as for a put. With FERRY_POOL_PREFIX the keys are the chunks of a prefix, in
+/// order, and nothing is brought from the first miss on. One prefetch of a node is under way at a time; others wait for
+/// it.
+///
+/// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in
+/// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it and the values in use.
+/// FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss has its reason, as
+/// for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
+/// 128 MiB, or as much as the node lends if that is less. Results, timeout and other errors as for ferry_pool_get.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_pool_prefetch(
+    pool: *mut ferry_pool,
+    keys: *const ferry_pool_key,
+    count: usize,
+    options: *const ferry_pool_call_options,
+    timeout_ns: u64,
+    out_results: *mut ferry_pool_result,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let (pool, options) = (ferry_pool::own(pool)?, read_options(options, FERRY_POOL_PREFIX)?);
+            let (keys, out) = (read_keys(keys, count)?, OutList::new(out_results, count, "out_results")?);
+            let call = Call::Prefetch { keys: &keys, prefix: options.prefix };
+            run(pool, &call, options.user_data, timeout_ns, &out)
+        })
+    }
+}
+
 /// Begins a get as ferry_pool_get does, and does not wait: its end comes by ferry_pool_poll with options.user_data.
 /// The arguments are copied; the memory belongs to the call until its end. Allowed inside callbacks.
 #[no_mangle]
@@ -184,6 +216,25 @@ pub unsafe extern "C" fn ferry_pool_submit_remove(
         call(error, || {
             let (pool, options) = (ferry_pool::own(pool)?, read_options(options, 0)?);
             pool.pool.submit(&Call::Remove(&read_keys(keys, count)?), options.user_data)
+        })
+    }
+}
+
+/// Begins what ferry_pool_prefetch does, without waiting, as ferry_pool_submit_get.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_pool_submit_prefetch(
+    pool: *mut ferry_pool,
+    keys: *const ferry_pool_key,
+    count: usize,
+    options: *const ferry_pool_call_options,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let (pool, options) = (ferry_pool::own(pool)?, read_options(options, FERRY_POOL_PREFIX)?);
+            let call = Call::Prefetch { keys: &read_keys(keys, count)?, prefix: options.prefix };
+            pool.pool.submit(&call, options.user_data)
         })
     }
 }

@@ -9,7 +9,8 @@
 //! values    a key and its memory, options of calls
 //! results   how a key ended
 //! parts     values of engines that are sharded differently
-//! calls     get, put, exists, remove, waiting or not
+//! calls     get, put, exists, remove, prefetch, waiting or not
+//! cost      what a get of a prefix would cost
 //! events    ends of calls that were submitted
 //! nodes     the nodes of the cluster
 //! stats     what a node counts
@@ -18,6 +19,7 @@
 
 pub mod calls;
 pub mod chain;
+pub mod cost;
 pub mod events;
 pub mod key;
 pub mod keyspace;

@@ -1,10 +1,14 @@
 //! `ferry_pool_result`: how one key of a call ended.
 
-use ::ferry_pool::KeyEnd;
+use crate::handles::check_reserved;
+use ::ferry_pool::{KeyEnd, NodeId, Outcome};
+use engine::status::Result;
+use engine::Error;
 
-/// Get: the value is in the caller's memory. Put: it is stored. Exists: it exists. Remove: it is removed.
+/// Get: the value is in the caller's memory. Put: it is stored. Exists: it exists. Remove: it is removed. Prefetch: it
+/// was brought into this node's memory.
 pub const FERRY_POOL_OUTCOME_OK: u32 = 0;
-/// Put: the value was stored already, and no byte was moved.
+/// Put: the value was stored already, and no byte was moved. Prefetch: it was in this node's memory.
 pub const FERRY_POOL_OUTCOME_HERE: u32 = 1;
 /// No node has the value.
 pub const FERRY_POOL_OUTCOME_ABSENT: u32 = 2;
@@ -16,9 +20,9 @@ pub const FERRY_POOL_OUTCOME_EVICTED: u32 = 4;
 pub const FERRY_POOL_OUTCOME_OWNER_LOST: u32 = 5;
 /// Get: the bytes of each owner did not match their checksum. The owners drop them.
 pub const FERRY_POOL_OUTCOME_CORRUPT: u32 = 6;
-/// Put: no node has room, even after eviction.
+/// Put: no node has room, even after eviction. Prefetch: this node has none.
 pub const FERRY_POOL_OUTCOME_FULL: u32 = 7;
-/// Put: the value is longer than the memory of any node.
+/// Put: the value is longer than the memory of any node. Prefetch: it is longer than this node can bring.
 pub const FERRY_POOL_OUTCOME_TOO_LONG: u32 = 8;
 /// Get: the memory has another length than the value, whose length is in bytes.
 pub const FERRY_POOL_OUTCOME_LENGTH: u32 = 9;
@@ -48,10 +52,20 @@ impl From<KeyEnd> for ferry_pool_result {
     }
 }
 
+impl ferry_pool_result {
+    /// Reads what an earlier call has written.
+    pub(super) fn read(&self) -> Result<KeyEnd> {
+        check_reserved(self.reserved, "results.reserved")?;
+        let outcome = Outcome::from_number(self.outcome);
+        let unknown = || Error::invalid(format!("results: {} is no FERRY_POOL_OUTCOME_*", self.outcome));
+        let node = Some(NodeId(self.node)).filter(|node| node.0 != 0);
+        Ok(KeyEnd { outcome: outcome.ok_or_else(unknown)?, bytes: self.bytes, node })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::ferry_pool::{NodeId, Outcome};
 
     #[test]
     fn every_field_arrives_where_it_belongs() {
@@ -59,5 +73,7 @@ mod tests {
         let result =
             ferry_pool_result { outcome: FERRY_POOL_OUTCOME_EVICTED, reserved: 0, bytes: 7, node: 8 };
         assert_eq!(ferry_pool_result::from(end), result);
+        assert_eq!(result.read().unwrap(), end);
+        assert!(ferry_pool_result { outcome: 12, ..result }.read().is_err());
     }
 }

@@ -12,8 +12,8 @@ use engine::status::Result;
 use engine::{Error, Status};
 use std::ffi::c_char;
 
-/// Exists: the keys are the chunks of a prefix, in order. The first key that is missing makes all later ones
-/// FERRY_POOL_OUTCOME_ABSENT.
+/// Exists and prefetch: the keys are the chunks of a prefix, in order. The first key that is missing makes all later
+/// ones FERRY_POOL_OUTCOME_ABSENT.
 pub const FERRY_POOL_PREFIX: u32 = 1;
 
 /// A piece of registered memory of this engine. This struct never grows.
@@ -55,7 +55,7 @@ unsafe impl Versioned for ferry_pool_value {
 pub struct ferry_pool_call_options {
     /// sizeof(ferry_pool_call_options).
     pub struct_size: u32,
-    /// Exists: FERRY_POOL_PREFIX or 0. Other calls: 0.
+    /// Exists and prefetch: FERRY_POOL_PREFIX or 0. Other calls: 0.
     pub flags: u32,
     /// Any number: the end of the call has it, if the call was submitted or has passed its timeout.
     pub user_data: u64,

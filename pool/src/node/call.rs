@@ -45,6 +45,8 @@ pub struct Call {
     pub keys: Vec<Key>,
     /// Keys without an end.
     pub open: usize,
+    /// The node's own call: no count has it, and what it puts stays in this node.
+    pub is_own: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +109,7 @@ impl Call {
         };
         let mut keys: Vec<Key> = wanted.into_iter().map(key).collect();
         keys.iter_mut().zip(checked).for_each(|(key, is_checked)| key.is_checked = is_checked);
-        Call { kind, open: keys.len(), keys }
+        Call { kind, open: keys.len(), keys, is_own: false }
     }
 
     pub fn end(&mut self, at: usize, end: KeyEnd) {

@@ -40,7 +40,7 @@ pub struct OwnerCounts {
 impl Counts {
     /// Counts a call that has ended, at the node `me`.
     pub fn add(&mut self, call: &Call, ends: &[KeyEnd], me: NodeId) {
-        for end in ends {
+        for end in ends.iter().filter(|_| !call.is_own) {
             match call.kind {
                 Kind::Get => {
                     self.gets += 1;

@@ -2,6 +2,7 @@
 
 use ferry::types::PeerId;
 
+use crate::index::NodeId;
 use crate::key::Digest;
 use crate::store::Store;
 use crate::wire::Hello;
@@ -76,6 +77,15 @@ impl Machine {
     /// The objects in this node's memory.
     pub fn store(&self) -> &Store {
         &self.owner.store
+    }
+
+    pub fn my_id(&self) -> NodeId {
+        self.nodes.my_id()
+    }
+
+    /// Which removal took a key last, as far as this node remembers.
+    pub fn removal_of(&self, digest: &Digest) -> Option<u64> {
+        self.telling.removal_of(digest)
     }
 
     pub fn me(&self) -> &Hello {

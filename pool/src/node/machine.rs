@@ -165,9 +165,13 @@ impl Machine {
 
     /// Begins a call, which ends by an `End` with its number.
     pub fn call(&mut self, ask: Ask, now: u64) -> u64 {
+        self.begin(Call::new(ask), now)
+    }
+
+    pub(super) fn begin(&mut self, call: Call, now: u64) -> u64 {
         self.next += 1;
         let id = self.next;
-        self.calls.insert(id, Call::new(ask));
+        self.calls.insert(id, call);
         self.start(id, now);
         self.settle(now);
         id
@@ -423,7 +427,7 @@ impl Machine {
         }
     }
 
-    fn touch(&mut self, fingerprints: &[u64]) {
+    pub fn touch(&mut self, fingerprints: &[u64]) {
         fingerprints.iter().for_each(|fingerprint| self.owner.touch(*fingerprint));
     }
 

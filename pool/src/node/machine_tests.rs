@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::key::Digest;
+use crate::outcome::Outcome;
 use crate::wire::{Segment, Wanted};
 
 fn hello(name: &str, incarnation: u64) -> Hello {
@@ -31,6 +32,25 @@ fn an_index_members_answer_does_not_end_a_put() {
     machine.heard(peer, Message::Found { request, owners: Vec::new(), found: vec![1] }, 0);
     assert_eq!(machine.take_end(), None);
     assert!(machine.take_actions().iter().any(|action| matches!(action, Action::Fence(_))));
+}
+
+/// A value that a prefetch has brought is for this node alone.
+#[test]
+fn an_own_put_does_not_go_elsewhere_when_this_node_is_full() {
+    let mut machine = Machine::new(hello("me", 1), Store::new(512, 512), 0).unwrap();
+    machine.heard(PeerId::from_raw(1), Message::Hello(hello("other", 2)), 0);
+    machine.take_actions();
+    let mut put = |number: u8| {
+        let segments = vec![Segment { address: 4096, bytes: 8, region: 1 }];
+        let keys = vec![Wanted { digest: Digest([number; 32]), checksum: None, segments }];
+        machine.call_own(Ask::Put { keys, replicas: 1, preferred: Some(machine.my_id()) }, 0);
+        let sent = machine.take_actions().iter().filter(|it| matches!(it, Action::Send { .. })).count();
+        (machine.take_end().map(|end| end.keys[0].outcome), sent)
+    };
+    // The first one is being written, and cannot go.
+    assert_eq!(put(1), (None, 0));
+    assert_eq!(put(2), (Some(Outcome::Full), 0));
+    assert_eq!(machine.stats().calls, Counts::default());
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod hints;
 mod looks;
 mod machine;
 mod nodes;
+mod own;
 mod owner;
 mod placing;
 mod serving;

@@ -8,7 +8,7 @@
 //! The owner has no I/O: it asks for it by `Effect`s, and hears how it ended. This node asks it in the same way as
 //! others. `tier` has the file behind the memory.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ferry::types::{Op, PeerId, RegionId, Request};
 
@@ -286,6 +286,20 @@ impl Owner {
         let is_cut = gone.len() == EVICTIONS_OF_TURN_MAX;
         self.gone(gone);
         is_cut
+    }
+
+    /// Evicts until this many bytes are free, but not these objects, and nothing that was used after one of them. Returns
+    /// whether they are free.
+    pub fn make_room_beside(&mut self, free: u64, kept: &BTreeSet<Digest>) -> bool {
+        let mut gone = Vec::new();
+        while self.store.free_bytes() < free {
+            let Some(oldest) = self.store.oldest().filter(|oldest| !kept.contains(oldest)) else { break };
+            self.store.remove(&oldest);
+            gone.push(oldest.fingerprint());
+        }
+        self.counts.evicted += gone.len() as u64;
+        self.gone(gone);
+        self.store.free_bytes() >= free
     }
 
     /// Takes a request in. A node that asks for more than its share is told that the node is full.

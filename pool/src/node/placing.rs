@@ -20,8 +20,8 @@ impl Machine {
         for at in keys {
             let Some(call) = self.calls.get_mut(&id) else { return };
             let Kind::Put { replicas, preferred } = call.kind else { return };
-            let key = &mut call.keys[at];
-            let is_here = |node: &NodeId| *node == me.0 || self.nodes.peer_of(*node).is_some();
+            let (key, is_own) = (&mut call.keys[at], call.is_own);
+            let is_here = |node: &NodeId| *node == me.0 || !is_own && self.nodes.peer_of(*node).is_some();
             let wanted = if key.tried.is_empty() { replicas } else { 1 };
             let order = order(key.wanted.digest.fingerprint(), &mut candidates, preferred, me, has_room);
             let order: Vec<NodeId> = order

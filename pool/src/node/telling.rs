@@ -69,6 +69,11 @@ impl Telling {
         self.table.has_heard(digest, removal)
     }
 
+    /// Which removal took a key last, as far as this node remembers.
+    pub fn removal_of(&self, digest: &Digest) -> Option<u64> {
+        self.table.removal_of(digest)
+    }
+
     /// Remembers that keys were removed, for nodes that are not here to hear of it.
     pub fn bury(&mut self, digests: &[Digest], removal: u64, now: u64) {
         for digest in digests {

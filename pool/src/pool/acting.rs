@@ -25,6 +25,16 @@ pub(super) const DIALS_FROM: u64 = 1 << 63;
 impl Shared {
     /// Carries out all actions of the machine, and hands over the ends of its calls.
     pub(super) fn act(self: &Shared, inner: &mut Inner) {
+        loop {
+            self.carry_out(inner);
+            self.hand_over(inner);
+            if !inner.machine.has_actions() {
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&self, inner: &mut Inner) {
         while inner.machine.has_actions() {
             for action in inner.machine.take_actions() {
                 match action {
@@ -50,7 +60,6 @@ impl Shared {
             self.move_waiting(inner);
         }
         self.send_waiting(inner);
-        self.hand_over(inner);
     }
 
     /// Submits the transfers for which there is room.
@@ -106,22 +115,31 @@ impl Shared {
         }
     }
 
-    /// Hands over the ends of calls: to the threads that wait for them, the others as news.
+    /// Hands over the ends of calls, and goes on with the prefetch that is under way.
     fn hand_over(&self, inner: &mut Inner) {
-        let mut is_changed = false;
-        while let Some(end) = inner.machine.take_end() {
-            let Some(user_data) = inner.open.remove(&end.call) else { continue };
-            is_changed = true;
-            let ended = Ended { user_data, keys: end.keys };
-            if inner.waited.remove(&end.call) {
-                inner.ended.insert(end.call, ended);
-            } else {
-                inner.news.push_back(ended);
-                self.news.raise();
+        let open = inner.open.len();
+        loop {
+            self.go_on_prefetching(inner);
+            let Some(end) = inner.machine.take_end() else { break };
+            if !self.take_prefetched(inner, end.call, &end.keys) {
+                self.deliver(inner, end.call, end.keys);
             }
         }
-        if is_changed {
+        if inner.open.len() < open {
             self.changed.notify_all();
+        }
+    }
+
+    /// The end of a call of the program: for the thread that waits for it, or as news.
+    pub(super) fn deliver(&self, inner: &mut Inner, call: u64, keys: Vec<KeyEnd>) {
+        let Some(open) = inner.open.remove(&call) else { return };
+        open.note(&mut inner.rates, &keys, inner.machine.my_id(), self.now());
+        let ended = Ended { user_data: open.user_data, keys };
+        if inner.waited.remove(&call) {
+            inner.ended.insert(call, ended);
+        } else {
+            inner.news.push_back(ended);
+            self.news.raise();
         }
     }
 
@@ -129,14 +147,9 @@ impl Shared {
     pub(super) fn give_up(&self, inner: &mut Inner) {
         inner.under_way.clear();
         inner.waiting.clear();
-        for (call, keys) in inner.machine.give_up() {
-            let Some(user_data) = inner.open.remove(&call) else { continue };
-            let ended = Ended { user_data, keys: vec![KeyEnd::of(Outcome::Closed); keys] };
-            if inner.waited.remove(&call) {
-                inner.ended.insert(call, ended);
-            } else {
-                inner.news.push_back(ended);
-            }
+        let prefetches = inner.prefetches.give_up();
+        for (call, keys) in inner.machine.give_up().into_iter().chain(prefetches) {
+            self.deliver(inner, call, vec![KeyEnd::of(Outcome::Closed); keys]);
         }
     }
 

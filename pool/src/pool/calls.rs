@@ -18,37 +18,50 @@ pub enum Call<'a> {
     Put(&'a [Value], &'a PutOptions),
     Exists { keys: &'a [Digest], prefix: bool },
     Remove(&'a [Digest]),
+    Prefetch { keys: &'a [Digest], prefix: bool },
+}
+
+/// Work of the machine, or of a prefetch.
+#[derive(Debug)]
+pub(super) enum Work {
+    Machine(Ask),
+    Prefetch { digests: Vec<Digest>, prefix: bool },
 }
 
 impl Pool {
     /// Runs a call, and waits for its end. TIMEOUT: the call goes on, and an `Ended` with `user_data` follows.
     pub fn run(&self, call: &Call<'_>, user_data: u64, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
-        self.shared.run(self.shared.ask(call)?, user_data, timeout)
+        self.shared.run(self.shared.work_of(call)?, user_data, timeout)
     }
 
     /// Begins a call, without waiting: an `Ended` with `user_data` follows.
     pub fn submit(&self, call: &Call<'_>, user_data: u64) -> Result<()> {
-        self.shared.submit(self.shared.ask(call)?, user_data)
+        self.shared.submit(self.shared.work_of(call)?, user_data)
     }
 }
 
 impl Shared {
-    fn ask(&self, call: &Call<'_>) -> Result<Ask> {
-        match *call {
+    fn work_of(&self, call: &Call<'_>) -> Result<Work> {
+        Ok(Work::Machine(match *call {
             Call::Get(values) => {
                 let (keys, checked) = self.wanted(values, Access::REMOTE_WRITE, false)?;
-                Ok(Ask::Get { keys, checked })
+                Ask::Get { keys, checked }
             }
-            Call::Put(values, options) => self.ask_put(values, options),
+            Call::Put(values, options) => self.ask_put(values, options)?,
             Call::Exists { keys, prefix } => {
                 check_count(keys.len())?;
-                Ok(Ask::Exists { digests: keys.to_vec(), prefix })
+                Ask::Exists { digests: keys.to_vec(), prefix }
             }
             Call::Remove(keys) => {
                 check_count(keys.len())?;
-                Ok(Ask::Remove { digests: keys.to_vec() })
+                Ask::Remove { digests: keys.to_vec() }
             }
-        }
+            Call::Prefetch { keys, prefix } => {
+                check_count(keys.len())?;
+                self.prepare_prefetch()?;
+                return Ok(Work::Prefetch { digests: keys.to_vec(), prefix });
+            }
+        }))
     }
 
     fn ask_put(&self, values: &[Value], options: &PutOptions) -> Result<Ask> {

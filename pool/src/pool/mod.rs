@@ -10,11 +10,14 @@
 
 mod acting;
 mod calls;
+mod closing;
 mod dials;
 mod driving;
 mod file;
 mod membership;
 mod options;
+mod prefetch;
+mod rates;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,15 +36,19 @@ use ferry_kv::os::{random, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, M
 use crate::index::NodeId;
 use crate::key::Digest;
 use crate::limits::CALLS_MAX;
-use crate::node::{Ask, Counts, KeyEnd, Machine, OwnerCounts};
+use crate::node::{Counts, KeyEnd, Machine, OwnerCounts};
 use crate::store::Store;
 use crate::wire::{Hello, Load};
 pub use calls::Call;
+use calls::Work;
 use dials::Dials;
 use driving::Driver;
 use file::TierFile;
 use membership::Membership;
 pub use options::{FileOptions, PoolOptions};
+use prefetch::Prefetches;
+pub use rates::{Cost, CostOptions};
+use rates::{Open, Rates};
 use values::Summing;
 pub use values::Value;
 
@@ -126,6 +133,7 @@ struct Shared {
     queue: Arc<Queue>,
     name: String,
     replicas: usize,
+    chunk_tokens: u32,
     /// The engine as a peer of itself.
     own: PeerId,
     membership: Option<Membership>,
@@ -156,15 +164,17 @@ struct Inner {
     dials: Dials,
     /// Why peers cannot be nodes of this cluster.
     refused: BTreeMap<PeerId, String>,
-    /// Calls of the program: the machine's number, and the program's.
-    open: BTreeMap<u64, u64>,
+    /// Calls of the program, by the machine's numbers. A prefetch has a number of its own.
+    open: BTreeMap<u64, Open>,
+    prefetches: Prefetches,
+    rates: Rates,
     /// Open calls for which a thread waits, and the ends of those.
     waited: BTreeSet<u64>,
     ended: BTreeMap<u64, Ended>,
     /// Ends of other calls.
     news: VecDeque<Ended>,
-    /// The node's memory, until it is given back, and its second tier.
-    memory: Option<Memory>,
+    /// The node's memory and that of its prefetches, until they are given back, and its second tier.
+    memory: Vec<Memory>,
     file: Option<TierFile>,
     /// The node itself, for its threads.
     me: Weak<Shared>,
@@ -224,6 +234,7 @@ impl Pool {
             queue,
             name,
             replicas: options.replicas,
+            chunk_tokens: options.chain.chunk_tokens(),
             own,
             membership,
             inner: Mutex::new(Inner {
@@ -237,10 +248,12 @@ impl Pool {
                 dials,
                 refused: BTreeMap::new(),
                 open: BTreeMap::new(),
+                prefetches: Prefetches::default(),
+                rates: Rates::default(),
                 waited: BTreeSet::new(),
                 ended: BTreeMap::new(),
                 news: VecDeque::new(),
-                memory,
+                memory: memory.into_iter().collect(),
                 file,
                 me: Weak::new(),
                 is_closing: false,
@@ -355,59 +368,12 @@ impl Pool {
         let inner = self.shared.lock();
         inner.machine.stats()
     }
-
-    /// Ends the node: withdraws its name, refuses further calls, waits for those that are open and for what is copied to its
-    /// file, tells the other nodes, gives its memory back: what only its memory held is lost. BUSY after the timeout: the
-    /// pool is still closing, call again.
-    pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        if !self.shared.lock().is_closing {
-            self.shared.membership.iter().for_each(|membership| membership.withdraw(timeout));
-        }
-        let mut inner = self.shared.lock();
-        inner.is_closing = true;
-        self.shared.wake.raise();
-        while !inner.is_over {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return Err(Error::new(Status::Busy, "calls or requests of other nodes have not ended"));
-            }
-            inner = self.shared.sleep(inner, left);
-        }
-        let (memory, file) = (inner.memory.take(), inner.file.take());
-        drop(inner);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let _ = thread.map(JoinHandle::join);
-        if let Err(error) = file.as_ref().map_or(Ok(()), |file| file.close(timeout)) {
-            let mut inner = self.shared.lock();
-            (inner.memory, inner.file) = (memory, file);
-            return Err(error);
-        }
-        if let Some(memory) = memory {
-            if let Err((memory, error)) = memory.free(timeout) {
-                self.shared.lock().memory = Some(memory);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The eventfd of the ends of submitted calls, for pollers: readable when `poll` has one. The pool owns it.
 impl AsFd for Pool {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.news.as_fd()
-    }
-}
-
-/// Closes without waiting: what is under way ends in the background. In a forked child, the pool stays as it is.
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if self.shared.engine.is_forked() {
-            return;
-        }
-        self.shared.lock().is_closing = true;
-        self.shared.wake.raise();
     }
 }
 
@@ -433,21 +399,26 @@ impl Shared {
         self.engine.hub_of_closed()?.destroy(self.queue.handle())
     }
 
-    fn begin(&self, inner: &mut Inner, ask: Ask, user_data: u64) -> Result<u64> {
+    fn begin(&self, inner: &mut Inner, work: Work, user_data: u64) -> Result<u64> {
         if inner.is_closing || inner.is_over || self.engine.is_over() {
             return Err(Error::new(Status::Closed, "the pool is closed"));
         }
         if inner.open.len() >= CALLS_MAX {
             return Err(Error::new(Status::Limit, format!("{CALLS_MAX} calls of the pool are open")));
         }
-        let call = inner.machine.call(ask, self.now());
-        inner.open.insert(call, user_data);
+        let now = self.now();
+        let open = Open::new(&work, user_data, &inner.machine, now);
+        let call = match work {
+            Work::Prefetch { digests, prefix } => inner.prefetches.add(digests, prefix),
+            Work::Machine(ask) => inner.machine.call(ask, now),
+        };
+        inner.open.insert(call, open);
         Ok(call)
     }
 
-    fn submit(&self, ask: Ask, user_data: u64) -> Result<()> {
+    fn submit(&self, work: Work, user_data: u64) -> Result<()> {
         let mut inner = self.lock();
-        self.begin(&mut inner, ask, user_data)?;
+        self.begin(&mut inner, work, user_data)?;
         self.act(&mut inner);
         drop(inner);
         self.wake.raise();
@@ -455,12 +426,12 @@ impl Shared {
     }
 
     /// Runs a call, and drives the node until the call has ended.
-    fn run(&self, ask: Ask, user_data: u64, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
+    fn run(&self, work: Work, user_data: u64, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
         if self.engine.in_callback() {
             return Err(Error::new(Status::Busy, "waiting inside a callback would stop all callbacks"));
         }
         let mut inner = self.lock();
-        let call = self.begin(&mut inner, ask, user_data)?;
+        let call = self.begin(&mut inner, work, user_data)?;
         inner.waited.insert(call);
         self.act(&mut inner);
         if let Some(ended) = inner.ended.remove(&call) {

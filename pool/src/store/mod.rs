@@ -285,6 +285,11 @@ impl Store {
         (units <= self.units).then_some(units)
     }
 
+    /// The bytes of the units that a value of this length takes; None if the whole node has fewer.
+    pub fn bytes_of(&self, length: u64) -> Option<u64> {
+        self.units_of(length).map(|units| u64::from(units) * self.unit_bytes)
+    }
+
     fn look_up(&self, digest: &Digest) -> Option<u32> {
         let is_it = |slot: &u32| self.object(*slot).digest == *digest;
         self.by_digest.find(digest.fingerprint(), is_it).copied()

@@ -2,6 +2,7 @@
 
 mod listed;
 mod parts;
+mod prefetch;
 mod tier;
 mod visible;
 

@@ -54,11 +54,15 @@ fn put_all(node: &Node, memory: &Memory) {
     }
 }
 
-fn get_all(node: &Node, memory: &Memory) {
-    for number in 0..VALUES as u64 {
+fn get_all_of(node: &Node, memory: &Memory, numbers: std::ops::Range<u64>) {
+    for number in numbers {
         assert_eq!(node.get(&values(memory, BYTES, number..number + 1)), [Outcome::Ok], "{number}");
         check(memory, 0, BYTES, number);
     }
+}
+
+fn get_all(node: &Node, memory: &Memory) {
+    get_all_of(node, memory, 0..VALUES as u64);
     // Many at once, of which memory has a part.
     let numbers = || 0..20u64;
     assert_eq!(node.get(&values(memory, BYTES, numbers())), [Outcome::Ok; 20]);
@@ -95,6 +99,32 @@ fn values_that_left_memory_come_from_the_file_also_after_a_restart() {
         assert_eq!(node.get(&values(&memory, BYTES, number..number + 1)), [Outcome::Ok], "{number}");
         check(&memory, 0, BYTES, number);
     }
+    drop(memory);
+    close(node);
+}
+
+#[test]
+fn a_prefetch_brings_what_the_file_alone_has() {
+    let path = Scratch::new("prefetch");
+    let node = open(options(&path.0, FILE));
+    let memory = node.buffer(20 * BYTES);
+    put_all(&node, &memory);
+    let keys: Vec<_> = (0..VALUES as u64).map(key).collect();
+    let prefetch = |count: usize| -> Vec<Outcome> {
+        let ends = node.pool.prefetch(&keys[..count], true, PATIENCE).unwrap();
+        ends.into_iter().map(|end| end.outcome).collect()
+    };
+    let gets_from_file = || node.pool.stats().owner.loaded;
+    assert_eq!(prefetch(20), [Outcome::Ok; 20]);
+    assert_eq!((gets_from_file(), prefetch(20)), (20, vec![Outcome::Here; 20]));
+    get_all_of(&node, &memory, 0..20);
+    assert_eq!(gets_from_file(), 20);
+    // Memory has room for a part alone: the head of the prefix.
+    let outcomes = prefetch(VALUES);
+    let brought = outcomes.iter().take_while(|outcome| outcome.is_ok()).count();
+    assert!(brought > 30 && brought < 43, "{outcomes:?}");
+    assert!(outcomes[brought..].iter().all(|outcome| *outcome == Outcome::Full), "{outcomes:?}");
+    assert_eq!(prefetch(brought), vec![Outcome::Here; brought]);
     drop(memory);
     close(node);
 }

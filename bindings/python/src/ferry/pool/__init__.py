@@ -11,9 +11,21 @@ from ._abi import Stats
 from ._keys import Image, Key, Keyspace
 from ._parts import Parts, PartValues
 from ._pool import Pool
-from ._results import Node, Outcome, Result
+from ._results import Cost, Node, Outcome, Result
 
-__all__ = ["Image", "Key", "Keyspace", "Node", "Outcome", "PartValues", "Parts", "Pool", "Result", "Stats"]
+__all__ = [
+    "Cost",
+    "Image",
+    "Key",
+    "Keyspace",
+    "Node",
+    "Outcome",
+    "PartValues",
+    "Parts",
+    "Pool",
+    "Result",
+    "Stats",
+]
 
 # As in ferry: classes print under the name by which programs know them, ferry.pool.Pool.
 for _name in __all__:

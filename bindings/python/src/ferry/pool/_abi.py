@@ -151,6 +151,27 @@ class CCut(ctypes.Structure):
     ]
 
 
+class CCostOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("chunk_tokens", c_uint32),
+        ("value_bytes", c_uint64),
+        ("prefill_tokens_per_s", c_uint64),
+    ]
+
+
+class CCost(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("is_known", c_uint32),
+        ("keys", c_uint64),
+        ("bytes", c_uint64),
+        ("get_ns", c_uint64),
+        ("load_keys", c_uint64),
+        ("best_ns", c_uint64),
+    ]
+
+
 class Stats(NamedTuple):
     """Counters since the pool was opened, and current numbers; ferry_pool_stats in ferry_pool.h says of
     what."""
@@ -204,10 +225,13 @@ FALLIBLE = {
     "pool_put": "ppzpip",
     "pool_exists": "ppzpip",
     "pool_remove": "ppzpip",
+    "pool_prefetch": "ppzpip",
     "pool_submit_get": "ppzp",
     "pool_submit_put": "ppzp",
     "pool_submit_exists": "ppzp",
     "pool_submit_remove": "ppzp",
+    "pool_submit_prefetch": "ppzp",
+    "pool_estimate": "pppzpp",
     "pool_poll": "pp",
     "pool_wait": "pip",
     "pool_fd": "pp",

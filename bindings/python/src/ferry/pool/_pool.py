@@ -28,10 +28,21 @@ from .._errors import (
 )
 from .._waits import TURN_NS, apart, in_turns
 from ..kv._handle import Handle
-from ._abi import PREFIX, CCallOptions, CEvent, CNodeInfo, COptions, CResult, CStats, Stats
+from ._abi import (
+    PREFIX,
+    CCallOptions,
+    CCost,
+    CCostOptions,
+    CEvent,
+    CNodeInfo,
+    COptions,
+    CResult,
+    CStats,
+    Stats,
+)
 from ._keys import CHUNK_TOKENS
 from ._parts import PartValues
-from ._results import Node, Outcome, Result, results_of
+from ._results import Cost, Node, Outcome, Result, results_of
 from ._values import Keys, Values
 
 if TYPE_CHECKING:
@@ -175,6 +186,35 @@ class Pool:
         minutes."""
         return self._run(library.ferry_pool_remove, Keys(keys), _options(), timeout)
 
+    def prefetch(
+        self, keys: Sequence[bytes], *, prefix: bool = False, timeout: float | None = None
+    ) -> list[Result]:
+        """Brings values into this node's memory, which must lend some: those of other nodes, and those that
+        its file alone has. Others are evicted for them. OK: the value was brought; HERE: it was in memory;
+        FULL: there is no room beside the keys before it and the values in use; TOO_LONG: it has more bytes
+        than the node lends, or than 128 MiB. With `prefix` the keys are the chunks of a prefix, in order, and
+        nothing is brought from the first miss on."""
+        options = _options(PREFIX if prefix else 0)
+        return self._run(library.ferry_pool_prefetch, Keys(keys), options, timeout)
+
+    def estimate(
+        self,
+        keys: Sequence[bytes],
+        *,
+        prefill_tokens_per_s: int = 0,
+        value_bytes: int = 0,
+        chunk_tokens: int = 0,
+        timeout: float | None = None,
+    ) -> Cost:
+        """Says how long a get of a prefix would take, by what gets through this node have taken so far.
+
+        With `prefill_tokens_per_s`, the tokens that the caller computes in a second, it says how many of the
+        leading keys are worth loading; the caller computes the others. `value_bytes` is the length of a value
+        (0: the mean of those that went through this node), `chunk_tokens` the tokens of a chunk (0: as the
+        pool's). Asks which keys exist, and moves nothing."""
+        options = _cost_options(chunk_tokens, value_bytes, prefill_tokens_per_s)
+        return self._cost(keys, self.exists(keys, prefix=True, timeout=timeout), options)
+
     async def put_async(
         self, values: Sequence[Value] | PartValues, *, replicas: int = 0, preferred: str | None = None
     ) -> list[Result]:
@@ -200,6 +240,23 @@ class Pool:
     async def remove_async(self, keys: Sequence[bytes]) -> list[Result]:
         """Does as `remove`, in the running event loop."""
         return await self._submit(library.ferry_pool_submit_remove, Keys(keys), _options())
+
+    async def prefetch_async(self, keys: Sequence[bytes], *, prefix: bool = False) -> list[Result]:
+        """Does as `prefetch`, in the running event loop: in the background of whatever else it runs."""
+        options = _options(PREFIX if prefix else 0)
+        return await self._submit(library.ferry_pool_submit_prefetch, Keys(keys), options)
+
+    async def estimate_async(
+        self,
+        keys: Sequence[bytes],
+        *,
+        prefill_tokens_per_s: int = 0,
+        value_bytes: int = 0,
+        chunk_tokens: int = 0,
+    ) -> Cost:
+        """Does as `estimate`, in the running event loop."""
+        options = _cost_options(chunk_tokens, value_bytes, prefill_tokens_per_s)
+        return self._cost(keys, await self.exists_async(keys, prefix=True), options)
 
     def wait_nodes(self, count: int, timeout: float | None = None) -> None:
         """Waits until `count` nodes, this one among them, are connected. TimeoutError names those that are
@@ -278,6 +335,16 @@ class Pool:
         except Error as error:  # Of a forked child.
             return f"<ferry.pool.Pool {error.status_name}>"
         return f"<ferry.pool.Pool {own.name!r}, {found.nodes} nodes, {found.values} values here{self._state}>"
+
+    def _cost(self, keys: Sequence[bytes], results: list[Result], options: CCostOptions) -> Cost:
+        items = Keys(keys)
+        rows = (CResult * len(results))(*(CResult(it.outcome, 0, it.bytes, it.node) for it in results))
+        found = CCost(struct_size=sizeof(CCost))
+        what = self._handle.pointer, items.address, addressof(rows), items.count
+        call(library.ferry_pool_estimate, *what, addressof(options), addressof(found))
+        known = bool(found.is_known)
+        best = found.best_ns / 1e9 if known and options.prefill_tokens_per_s > 0 else None
+        return Cost(found.keys, found.bytes, found.get_ns / 1e9 if known else None, found.load_keys, best)
 
     def _ended(self, function: Callable[..., int], outcome: int | str) -> int:
         count = c_uint64()
@@ -399,6 +466,15 @@ def _put_options(replicas: int, preferred: str | None) -> CCallOptions:
         if not preferred:
             raise invalid("preferred must be the name of a node, or None")
     return options
+
+
+def _cost_options(chunk_tokens: int, value_bytes: int, prefill_tokens_per_s: int) -> CCostOptions:
+    return CCostOptions(
+        sizeof(CCostOptions),
+        unsigned(chunk_tokens, "chunk_tokens"),
+        unsigned(value_bytes, "value_bytes", 64),
+        unsigned(prefill_tokens_per_s, "prefill_tokens_per_s", 64),
+    )
 
 
 def _prefix(results: Iterable[Result]) -> int:

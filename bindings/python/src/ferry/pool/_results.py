@@ -12,9 +12,10 @@ class Outcome(Number):
     """How one key of a call ended. docs/pool.md says what to do about each."""
 
     OK = 0
-    """Get: the value is in the memory. Put: it is stored. Exists: it exists. Remove: it is removed."""
+    """Get: the value is in the memory. Put: it is stored. Exists: it exists. Remove: it is removed.
+    Prefetch: it was brought into this node's memory."""
     HERE = 1
-    """Put: the value was stored already, and no byte was moved."""
+    """Put: the value was stored already, and no byte was moved. Prefetch: it was in this node's memory."""
     ABSENT = 2
     """No node has the value."""
     UNKNOWN = 3
@@ -27,9 +28,10 @@ class Outcome(Number):
     CORRUPT = 6
     """Get: the bytes of each owner did not match their checksum. The owners drop them."""
     FULL = 7
-    """Put: no node has room, even after eviction."""
+    """Put: no node has room, even after eviction. Prefetch: this node has none."""
     TOO_LONG = 8
-    """Put: the value is longer than the memory of any node."""
+    """Put: the value is longer than the memory of any node. Prefetch: it is longer than this node can
+    bring."""
     LENGTH = 9
     """Get: the memory has another length than the value, whose length is in `bytes`."""
     FAILED = 10
@@ -56,6 +58,22 @@ class Result(NamedTuple):
     def ok(self) -> bool:
         """Whether the call did what it was to do for the key."""
         return self.outcome.ok
+
+
+class Cost(NamedTuple):
+    """The cost of a get of a prefix."""
+
+    keys: int
+    """Leading keys that exist."""
+    bytes: int
+    """Bytes of their values."""
+    get: float | None
+    """How many seconds a get of these takes. None: no get has been measured that this follows from."""
+    load_keys: int
+    """Leading keys to load: the caller computes from there on. All that exist if `best` is None."""
+    best: float | None
+    """How many seconds the get of these and the computing of all other keys take together. None as for `get`,
+    or without a prefill rate."""
 
 
 class Node(NamedTuple):
