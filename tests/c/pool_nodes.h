@@ -30,7 +30,7 @@ const char *pool_get(const pool_node *node, uint64_t number, size_t offset, size
 
 enum { POOL_TOKENS = 8, POOL_HEADS = 2, POOL_ROW = 16, POOL_CACHE = 2 * POOL_TOKENS * POOL_HEADS * POOL_ROW };
 
-/* Returns the layout of one layer at an offset of the node's memory: all heads of POOL_TOKENS tokens in POOL_CACHE bytes. */
+/* Returns the layout of one layer at an offset of the node's memory: POOL_TOKENS tokens in POOL_CACHE bytes. */
 ferry_kv_layout *pool_layout(const pool_node *node, size_t offset, uint32_t block_tokens, uint32_t arrangement);
 
 #define CHECK_OUTCOME(call, expected)                                                              \
