@@ -696,6 +696,7 @@ ferry_status ferry_pool_results_fold(const ferry_pool_result *results,
                                      size_t chunk_count,
                                      ferry_pool_result *out_results,
                                      ferry_error *error);
+
 /* ---- Load or compute --------------------------------------------------------------------------- */
 
 /// Arguments of an estimate beyond its keys. FERRY_POOL_COST_OPTIONS_INIT sets struct_size; all other fields may be 0.
