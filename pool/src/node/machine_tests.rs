@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::key::Digest;
-use crate::wire::{Segment, Wanted};
+use crate::outcome::Outcome;
+use crate::wire::{Segment, Wanted, FOUND_NO};
 
 fn hello(name: &str, incarnation: u64) -> Hello {
     let load = Load { capacity: 1 << 20, free: 1 << 20 };
@@ -31,6 +32,34 @@ fn an_index_members_answer_does_not_end_a_put() {
     machine.heard(peer, Message::Found { request, owners: Vec::new(), found: vec![1] }, 0);
     assert_eq!(machine.take_end(), None);
     assert!(machine.take_actions().iter().any(|action| matches!(action, Action::Fence(_))));
+}
+
+/// An index member says "no" of the nodes that it sees. One that came since may have the key.
+#[test]
+fn no_key_is_absent_while_a_node_is_missing_that_comes_before_the_answer() {
+    let exists = |missing_before: usize, missing_after: usize| {
+        let client = Hello { is_member: false, ..hello("me", 1) };
+        let mut machine = Machine::new(client, Store::new(0, 512), 0).unwrap();
+        let peer = PeerId::from_raw(1);
+        machine.heard(peer, Message::Hello(hello("other", 2)), 0);
+        machine.set_missing(missing_before);
+        machine.take_actions();
+        machine.call(Ask::Exists { digests: vec![Digest([7; 32])], prefix: false }, 0);
+        let asked = machine.take_actions().into_iter().find_map(|action| match action {
+            Action::Send { message, .. } => match Message::decode(&message) {
+                Ok(Message::Find { request, .. }) => Some(request),
+                _ => None,
+            },
+            _ => None,
+        });
+        machine.set_missing(missing_after);
+        let request = asked.expect("the index is asked");
+        machine.heard(peer, Message::Found { request, owners: Vec::new(), found: vec![FOUND_NO] }, 0);
+        machine.take_end().map(|end| end.keys[0].outcome)
+    };
+    assert_eq!(exists(0, 0), Some(Outcome::Absent));
+    assert_eq!(exists(1, 0), Some(Outcome::Unknown));
+    assert_eq!(exists(0, 1), Some(Outcome::Unknown));
 }
 
 #[test]
