@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ferry::internals::simulated::{self, poll, AsRawFd, Interest};
 
+pub use simulated::bare::thread::available_parallelism;
 pub use simulated::bare::{Condvar, Mutex, MutexGuard, PoisonError};
 pub use simulated::{random, sleep, AsFd, BorrowedFd, EventFd};
 

@@ -7,7 +7,7 @@ use rustix::event::{eventfd, EventfdFlags, PollFd, PollFlags, Timespec};
 
 pub use std::os::fd::{AsFd, BorrowedFd};
 pub use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-pub use std::thread::sleep;
+pub use std::thread::{available_parallelism, sleep};
 pub use std::time::Instant;
 
 /// A counter that a thread raises and a poller sees as readable. Non-blocking and close-on-exec.

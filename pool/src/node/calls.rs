@@ -30,6 +30,8 @@ pub struct Asked {
     pub keys: Vec<usize>,
     pub to: Asker,
     pub what: What,
+    /// A node was missing when this was asked: the answer says nothing of what that node has.
+    pub is_partial: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +136,8 @@ impl Machine {
         if !mine.is_empty() {
             let fingerprints = self.fingerprints(id, &mine);
             let (owners, found) = self.find(self.nodes.view(), &fingerprints, now);
-            self.take_found(id, &mine, &owners, &found, now);
+            let asked = Asked { call: id, keys: mine, to: None, what: What::Find, is_partial: false };
+            self.take_found(asked, &owners, &found, now);
         }
         self.ask_all(id, nobody, What::Have, now);
     }
@@ -159,18 +162,19 @@ impl Machine {
         if found.len() != asked.keys.len() {
             return self.look_up(asked.call, asked.keys, now);
         }
-        self.take_found(asked.call, &asked.keys, owners, found, now);
+        self.take_found(asked, owners, found, now);
     }
 
-    fn take_found(&mut self, id: u64, keys: &[usize], owners: &[u64], found: &[u8], now: u64) {
+    fn take_found(&mut self, asked: Asked, owners: &[u64], found: &[u8], now: u64) {
+        let (id, is_partial) = (asked.call, asked.is_partial || self.missing > 0);
         let (mut again, mut with_owner) = (Vec::new(), Vec::new());
         let mut touched = BTreeMap::<NodeId, Vec<u64>>::new();
-        for (at, found) in keys.iter().zip(found) {
+        for (at, found) in asked.keys.iter().zip(found) {
             let Some(call) = self.calls.get_mut(&id) else { return };
             match *found {
                 FOUND_UNKNOWN => again.push(*at),
                 // The index knows what those have who are there.
-                FOUND_NO if self.missing > 0 => self.end_key(id, *at, KeyEnd::of(Outcome::Unknown)),
+                FOUND_NO if is_partial => self.end_key(id, *at, KeyEnd::of(Outcome::Unknown)),
                 FOUND_NO => self.end_key(id, *at, KeyEnd::of(Outcome::Absent)),
                 number => {
                     let Some(owner) = owners.get(usize::from(number - FOUND_OWNER)) else { continue };
@@ -275,7 +279,7 @@ impl Machine {
                     fingerprints: self.fingerprints(id, &keys),
                 },
             };
-            self.asked.insert(request, Asked { call: id, keys, to, what });
+            self.asked.insert(request, Asked { call: id, keys, to, what, is_partial: self.missing > 0 });
             match (to, message) {
                 (Some(peer), message) => {
                     self.nodes.await_answer(peer, now);
@@ -404,10 +408,10 @@ impl Machine {
 
     /// What follows from how the keys of a request ended.
     fn take_ends(&mut self, asked: Asked, ends: &[KeyEnd], now: u64) {
-        let Asked { call: id, keys, what, .. } = asked;
+        let Asked { call: id, keys, what, is_partial, .. } = asked;
+        let is_missing = is_partial || self.missing > 0;
         let (mut next, mut unhinted) = (Vec::new(), Vec::new());
         for (at, end) in keys.iter().zip(ends) {
-            let is_missing = self.missing > 0;
             let Some(key) = self.calls.get_mut(&id).map(|call| &mut call.keys[*at]) else { return };
             match (what, end.outcome) {
                 (What::Get, Outcome::Ok | Outcome::Length | Outcome::Failed) => self.end_key(id, *at, *end),

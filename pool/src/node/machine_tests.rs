@@ -3,7 +3,7 @@
 use super::*;
 use crate::key::Digest;
 use crate::outcome::Outcome;
-use crate::wire::{Segment, Wanted};
+use crate::wire::{Segment, Wanted, FOUND_NO};
 
 fn hello(name: &str, incarnation: u64) -> Hello {
     let load = Load { capacity: 1 << 20, free: 1 << 20 };
@@ -51,6 +51,34 @@ fn an_own_put_does_not_go_elsewhere_when_this_node_is_full() {
     assert_eq!(put(1), (None, 0));
     assert_eq!(put(2), (Some(Outcome::Full), 0));
     assert_eq!(machine.stats().calls, Counts::default());
+}
+
+/// An index member says "no" of the nodes that it sees. One that came since may have the key.
+#[test]
+fn no_key_is_absent_while_a_node_is_missing_that_comes_before_the_answer() {
+    let exists = |missing_before: usize, missing_after: usize| {
+        let client = Hello { is_member: false, ..hello("me", 1) };
+        let mut machine = Machine::new(client, Store::new(0, 512), 0).unwrap();
+        let peer = PeerId::from_raw(1);
+        machine.heard(peer, Message::Hello(hello("other", 2)), 0);
+        machine.set_missing(missing_before);
+        machine.take_actions();
+        machine.call(Ask::Exists { digests: vec![Digest([7; 32])], prefix: false }, 0);
+        let asked = machine.take_actions().into_iter().find_map(|action| match action {
+            Action::Send { message, .. } => match Message::decode(&message) {
+                Ok(Message::Find { request, .. }) => Some(request),
+                _ => None,
+            },
+            _ => None,
+        });
+        machine.set_missing(missing_after);
+        let request = asked.expect("the index is asked");
+        machine.heard(peer, Message::Found { request, owners: Vec::new(), found: vec![FOUND_NO] }, 0);
+        machine.take_end().map(|end| end.keys[0].outcome)
+    };
+    assert_eq!(exists(0, 0), Some(Outcome::Absent));
+    assert_eq!(exists(1, 0), Some(Outcome::Unknown));
+    assert_eq!(exists(0, 1), Some(Outcome::Unknown));
 }
 
 #[test]

@@ -31,7 +31,10 @@ use ferry::thread::JoinHandle;
 use ferry::types::PeerId;
 use ferry::{Access, Engine, Memory, RegionOptions, Status, Transfer};
 use ferry_kv::messages::{Joiner, Outgoing};
-use ferry_kv::os::{random, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, MutexGuard, PoisonError};
+use ferry_kv::os::{
+    available_parallelism, random, AsFd, BorrowedFd, Condvar, EventFd, Instant, Mutex, MutexGuard,
+    PoisonError,
+};
 
 use crate::index::NodeId;
 use crate::key::Digest;
@@ -265,7 +268,7 @@ impl Pool {
             news,
             wake,
             began: Instant::now(),
-            may_spin: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
+            may_spin: available_parallelism().is_ok_and(|cores| cores.get() > 1),
         });
         shared.greet_all(&mut shared.lock());
         let thread = driving::start(&shared).inspect_err(|_| drop(shared.destroy_queue()))?;
@@ -361,6 +364,12 @@ impl Pool {
     /// This node, then those that it is, or is to be, connected to.
     pub fn nodes(&self) -> Vec<NodeInfo> {
         self.shared.node_infos()
+    }
+
+    /// Shows the simulation what the node has.
+    #[cfg(feature = "sim")]
+    pub fn look<T>(&self, look: impl FnOnce(&Machine) -> T) -> T {
+        look(&self.shared.lock().machine)
     }
 
     /// Returns the counts since the pool was opened, and what is there now.

@@ -157,7 +157,8 @@ impl Actor {
             10..=25 if self.nth == 0 && self.program.plan.is_wide => self.take_back(),
             0..=5 if self.nth == 0 => self.take_back(),
             6..=7 => self.close_peer(),
-            8..=9 => self.fence(),
+            // A pool lifts fences at any time.
+            8..=9 if self.program.world.plan.pool.is_none() => self.fence(),
             _ => self.transfer(),
         }
     }

@@ -14,11 +14,11 @@ const REPLACED_PERCENT: u32 = 70;
 const STOPS_ADDED: u64 = 8;
 
 impl Plan {
-    /// Returns the seed's plan with such clocks and without caches. The clocks of every second host gain, the others
+    /// Returns the seed's plan with such clocks and without caches or a pool. The clocks of every second host gain, the others
     /// lose. Most faults now stop a target whose clock loses, for about a lease of an initiator whose clock gains.
     pub fn beyond(seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
-        plan.kv = None;
+        (plan.kv, plan.pool) = (None, None);
         let mut draw = Draw::new(seed, 5);
         plan.gain_ppm_max = draw.between(GAIN_PPM_BEYOND / 2, GAIN_PPM_BEYOND);
         let most = plan.gain_ppm_max;

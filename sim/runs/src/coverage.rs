@@ -5,6 +5,7 @@ use crate::checks::bounds::UNTOLD;
 use crate::kv;
 use crate::ledger::{Book, Phase, View};
 use crate::plan::{Plan, FAULTS};
+use crate::pool;
 use crate::wishes;
 use ferry::types::Op;
 use ferry::State;
@@ -62,7 +63,7 @@ pub const DEVICE_STATES: [&str; 3] = ["device: copies in", "device: copies out",
 
 /// Moments that runs should reach; `Table::rare_moments` says which of them must be reached. The engine, the kernel
 /// (`moment`) and this program name them.
-pub const MOMENTS: [&str; 19] = [
+pub const MOMENTS: [&str; 23] = [
     BUSY_LOCK,
     NO_MEMORY,
     RECEIVE_LATE,
@@ -78,14 +79,27 @@ pub const MOMENTS: [&str; 19] = [
     kv::OPENED_LATE,
     kv::CLOSED,
     kv::TAKEN_BACK,
+    pool::FAR,
+    pool::EVICTED,
+    pool::FULL,
+    pool::CLOSED,
     MISSING_PAGE,
     LATE_PAGE,
     FOREIGN_PROGRAM,
     wishes::SKIPPED,
 ];
 
-/// The `MOMENTS` to which only seeds with caches come.
-const OF_CACHES: [&str; 4] = [kv::RECEIVED, kv::OPENED_LATE, kv::CLOSED, kv::TAKEN_BACK];
+/// The `MOMENTS` to which only seeds with caches or a pool come.
+const OF_SERVICES: [&str; 8] = [
+    kv::RECEIVED,
+    kv::OPENED_LATE,
+    kv::CLOSED,
+    kv::TAKEN_BACK,
+    pool::FAR,
+    pool::EVICTED,
+    pool::FULL,
+    pool::CLOSED,
+];
 
 const DEVICE_LATE: &str = "a device has written after the lease";
 const RECEIVE_LATE: &str = "a receive has written after its lease";
@@ -258,7 +272,7 @@ impl Table {
         let is_rare = |(name, count): &(&str, &u64)| match *name == UNTOLD {
             true => beyond && **count == 0,
             false if beyond && [DEVICE_LATE, RECEIVE_LATE].contains(name) => false,
-            false if beyond && OF_CACHES.contains(name) => false,
+            false if beyond && OF_SERVICES.contains(name) => false,
             // No engine copies there, unless it has a bug.
             false if *name == FOREIGN_PROGRAM => false,
             // One seed of a hundred tries.
@@ -344,7 +358,7 @@ mod tests {
         assert_eq!(table.rare_moments(true), [""; 0], "four seeds tell nothing");
         (4..400).for_each(|_| table.add(&none, &[]));
         assert!(!table.rare_moments(true).contains(&BUSY_LOCK), "four of 400 are one percent");
-        assert_eq!(table.rare_moments(true).len(), MOMENTS.len() - 4 - OF_CACHES.len());
+        assert_eq!(table.rare_moments(true).len(), MOMENTS.len() - 4 - OF_SERVICES.len());
         assert_eq!(table.rare_moments(false).len(), MOMENTS.len() - 3);
         table.add(&none, &[]);
         assert!(table.rare_moments(true).contains(&BUSY_LOCK));

@@ -12,6 +12,7 @@ use crate::kv::Desk;
 use crate::memory::{Block, Memory, MemoryId};
 use crate::notes::Note;
 use crate::outside::Hole;
+use crate::pool;
 use ferry::types::{Op, PeerId};
 use ferry::{Notification, State, TransferCore, TransferResult};
 use ferry_sim_kernel::clock::virtual_ns;
@@ -66,6 +67,8 @@ pub struct Ledger {
     pub holes: Vec<Hole>,
     /// The handoffs of KV caches.
     pub kv: Desk,
+    /// The calls of a pool.
+    pub pool: pool::Desk,
 }
 
 #[derive(Default)]
@@ -131,7 +134,7 @@ pub struct Life {
     frozen_ns: u64,
     /// Its tasks that must end before its engine is closed, and have not ended.
     pub threads_left: usize,
-    /// Its task that plays a rank has not ended.
+    /// Its task that plays a rank of caches, or a node of a pool, has not ended.
     pub has_rank: bool,
 }
 

@@ -17,6 +17,7 @@ mod nics;
 mod notes;
 mod outside;
 mod plan;
+mod pool;
 mod probes;
 mod program;
 mod room;

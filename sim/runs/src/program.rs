@@ -8,6 +8,7 @@ use crate::kv;
 use crate::ledger::{Book, Life, LifeId};
 use crate::memory::{Memory, MemoryId};
 use crate::plan::{EnginePlan, MemoryPlan, Plan, MS};
+use crate::pool;
 use crate::probes;
 use ferry::limits::DEVICE_IDLE_MS;
 use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_PEER_STATES};
@@ -80,15 +81,17 @@ fn run(world: World, plan: EnginePlan, slot: usize, life: LifeId) {
         ledger.lives[life].is_ready = true;
         ledger.lives[life].threads_left = program.plan.threads;
     });
-    if program.world.plan.kv.as_ref().is_some_and(|kv| kv.is_rank(slot)) {
+    let plan = program.world.plan.clone();
+    let is_rank = plan.kv.as_ref().is_some_and(|kv| kv.is_rank(slot));
+    if is_rank || plan.pool.is_some() {
         book.with(|ledger| {
             ledger.lives[life].threads_left += 1;
             ledger.lives[life].has_rank = true;
         });
-        let program = program.clone();
+        let (name, play): (_, fn(Program)) = if is_rank { ("rank", kv::run) } else { ("node", pool::run) };
         persist(|| {
             let program = program.clone();
-            task::spawn("rank", move || kv::run(program))
+            task::spawn(name, move || play(program))
         });
     }
     for nth in 0..program.plan.threads {
@@ -282,12 +285,16 @@ impl Program {
     fn hear(&self, event: &Event, tick: u64) {
         let of = self.life_behind(event.peer);
         let is_lost = matches!(event.body, EventBody::PeerLost { .. });
-        let is_only = is_lost && of.is_some_and(|of| self.has_no_session(of, event.peer));
+        // A pool connects at any time.
+        let may_be_only = is_lost && self.world.plan.pool.is_none();
+        let is_only = may_be_only && of.is_some_and(|of| self.has_no_session(of, event.peer));
         if is_lost {
             self.world.book.with(|ledger| {
                 ledger.lives[self.life].lost.insert(event.peer.raw());
-                // A cache may have fenced the peer: it is refused until this side connects again, as its exam does.
-                if let Some(of) = of.filter(|_| self.world.plan.kv.is_some()) {
+                // A cache or a pool may have fenced the peer: it is refused until this side connects again, as its exam
+                // does.
+                let plan = &self.world.plan;
+                if let Some(of) = of.filter(|_| plan.kv.is_some() || plan.pool.is_some()) {
                     let slot = ledger.lives[of].slot;
                     ledger.passed.remove(&(self.life, slot));
                 }

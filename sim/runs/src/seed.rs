@@ -25,7 +25,8 @@ const ARRIVAL_NS: u64 = 60 * SECOND;
 /// How long a fault waits for the state that it is to strike in, and how often it looks.
 const AIM_NS: u64 = 20_000_000;
 const AIM_STEP: Duration = Duration::from_micros(20);
-const STEPS_MAX: u64 = 60_000_000;
+/// Threads of pools spin: their steps take little time.
+const STEPS_MAX: u64 = 600_000_000;
 /// Threads of an engine that serve all peers.
 const IMPATIENT: [&str; 2] = ["ferry-control", "ferry-local"];
 
@@ -122,6 +123,7 @@ fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
                 let has = |peer: &usize| life.is_some_and(|life| ledger.passed.contains(&(life, *peer)));
                 ledger.slots[slot].left == 0 && plan.engines[slot].peers.iter().all(has)
             }) && (plan.kv.is_none() || ledger.kv.passed)
+                && (plan.pool.is_none() || ledger.pool_failure().is_none())
                 && !ledger.lives.iter().any(|life| life.is_alive && life.probes)
         })
     };
@@ -132,6 +134,7 @@ fn body(seed: u64, beyond: bool, book: Book, told: &Cell<(usize, Reached)>) {
             if plan.kv.is_some() && !ledger.kv.passed {
                 missing.push("no sequence was handed over".to_owned());
             }
+            missing.extend(plan.pool.as_ref().and_then(|_| ledger.pool_failure()));
             for (slot, engine) in plan.engines.iter().enumerate() {
                 let life = ledger.life_of(slot);
                 let peers = engine.peers.iter();

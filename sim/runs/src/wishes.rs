@@ -139,7 +139,8 @@ impl Actor {
 
     /// Forgets a peer that is lost.
     fn note_failure(&self, slot: usize, peer: PeerId, error: &Error) {
-        if matches!(error.status, Status::PeerLost | Status::Stale | Status::Closed | Status::Unreachable) {
+        use Status::*;
+        if matches!(error.status, PeerLost | Stale | Closed | Unreachable | Refused) {
             self.forget_if_lost(slot, peer);
         }
     }

@@ -3,6 +3,7 @@
 use crate::kv;
 use crate::ledger::{Book, Kind, Late, Ledger, LifeId, Phase, Suspect, TransferId};
 use crate::memory::UNREGISTERED;
+use crate::pool;
 use ferry::types::Op;
 use ferry::{Fence, State};
 use ferry_sim_kernel::clock::virtual_ns;
@@ -24,6 +25,9 @@ struct Touched {
 
 impl Ledger {
     fn saw(&mut self, access: &Access) {
+        if access.label >= pool::LABEL {
+            return self.saw_call(access);
+        }
         if access.label >= kv::LABEL {
             return self.saw_cache(access);
         }

@@ -80,6 +80,7 @@ pub fn check_books(book: &Book) {
             ));
         }
         ledger.check_caches();
+        ledger.check_pools();
         for life in 0..ledger.lives.len() {
             if ledger.lives[life].is_alive {
                 ledger.check_free_memory(life);

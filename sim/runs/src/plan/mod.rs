@@ -6,6 +6,7 @@ use crate::draw::Draw;
 use crate::kv::{self, KvPlan};
 use crate::nics;
 use crate::outside;
+use crate::pool::{self, PoolPlan};
 use ferry::limits::CHANNELS_MAX;
 use ferry_sim_kernel::net::Faults;
 use ferry_sim_kernel::nic::Abilities;
@@ -61,6 +62,8 @@ pub struct Plan {
     pub engines: Vec<EnginePlan>,
     /// Engines that hand KV caches over.
     pub kv: Option<KvPlan>,
+    /// Engines that are nodes of a pool.
+    pub pool: Option<PoolPlan>,
     pub faults: Vec<Step>,
     /// Faults that the network has by itself while the other faults happen.
     pub network: Faults,
@@ -211,6 +214,7 @@ impl Plan {
         let slews_ppm = (0..hosts).map(&mut slew).collect();
         outside::draw(seed, &mut engines, &mut faults);
         let kv = kv::draw(seed, &mut engines);
+        let pool = if kv.is_none() { pool::draw(seed, &engines) } else { None };
         Plan {
             hosts,
             slews_ppm,
@@ -220,6 +224,7 @@ impl Plan {
             devices,
             engines,
             kv,
+            pool,
             faults,
             network,
             alters,
