@@ -214,7 +214,7 @@ impl Plan {
         let slews_ppm = (0..hosts).map(&mut slew).collect();
         outside::draw(seed, &mut engines, &mut faults);
         let kv = kv::draw(seed, &mut engines);
-        let pool = if kv.is_none() { pool::draw(seed, &engines) } else { None };
+        let pool = if kv.is_none() { pool::draw(seed, &mut engines) } else { None };
         Plan {
             hosts,
             slews_ppm,

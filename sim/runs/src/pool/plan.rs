@@ -24,14 +24,16 @@ pub struct PoolPlan {
     pub redial_ms: u64,
 }
 
-/// Returns what the seed draws.
-pub fn draw(seed: u64, engines: &[EnginePlan]) -> Option<PoolPlan> {
+/// Returns what the seed draws, and gives its engines room for the transfers of a node: an application that holds all of
+/// few for as long as a call may take stops the node.
+pub fn draw(seed: u64, engines: &mut [EnginePlan]) -> Option<PoolPlan> {
     let mut draw = Draw::new(seed, STREAM);
     let showed_a_bug = BUGS.iter().any(|bug| bug.seed == seed);
     if engines.len() < ENGINES_MIN || showed_a_bug || !draw.percent(PERCENT) {
         return None;
     }
     assert!(engines.iter().all(|engine| !engine.channels.contains(&CHANNEL)), "the pool has its channel");
+    engines.iter_mut().for_each(|engine| engine.settings.push(("transfers_max", "1024".into())));
     let keys = draw.between(8, 40);
     let bytes_max = *draw.pick(&[1 << 10, 6 << 10, 6 << 10, 40 << 10, 700 << 10]);
     let unit_bytes = *draw.pick(&[512, 1 << 10, 4 << 10]);
