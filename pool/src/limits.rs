@@ -65,9 +65,11 @@ pub const PAGES_OF_FLUSH: usize = 64;
 pub const CALLS_MAX: usize = 16_384;
 pub const KEYS_OF_CALL_MAX: usize = 65_536;
 pub const SEGMENTS_OF_VALUE_MAX: usize = 65_536;
-/// Bytes of a part of a chunk, and pieces of one part in all chunks of a call.
+/// Parts into which heads are divided, bytes of a part of a chunk, and pieces of all values of a call, before neighbours
+/// are joined.
+pub const HEAD_PARTS_MAX: u32 = 1 << 10;
 pub const PART_BYTES_MAX: u64 = 1 << 40;
-pub const PIECES_OF_PART_MAX: u64 = 1 << 22;
+pub const PIECES_OF_VALUES_MAX: u64 = 1 << 22;
 /// Bytes of one value that a prefetch brings, and bytes that it brings at once: a longer value comes alone.
 pub const PREFETCHED_VALUE_BYTES_MAX: u64 = 128 << 20;
 pub const PREFETCHED_AT_ONCE_BYTES: u64 = 32 << 20;

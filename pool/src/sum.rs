@@ -1,4 +1,4 @@
-//! The checksum of values and of a file's table: CRC-64/NVME, which CPUs take of 64 bytes in an instruction.
+//! The checksum of values and of a file's table: CRC-64/NVME, which CPUs compute for 64 bytes per instruction.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

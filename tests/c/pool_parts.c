@@ -81,7 +81,7 @@ static void wrong_arguments(void)
     CHECK_BAD(NEW, "chunk_tokens: 65537");
     cut.chunk_tokens = POOL_TOKENS;
     cut.layer_parts = 2;
-    CHECK_BAD(NEW, "layer_parts: 2, and 1 to the 1 layers can be");
+    CHECK_BAD(NEW, "layer_parts is 2; it must be 1 to 1, the number of layers");
     cut.layer_parts = 0;
     cut.arrangement = 6;
     CHECK_BAD(NEW, "arrangement is 6");

@@ -86,7 +86,8 @@ pub unsafe extern "C" fn ferry_pool_exists(
     unsafe {
         call(error, || {
             let (pool, options) = (ferry_pool::own(pool)?, read_options(options, FERRY_POOL_PREFIX)?);
-            let (keys, out) = (read_keys(keys, count)?, OutList::new(out_results, count, "out_results")?);
+            let (keys, out) =
+                (read_keys(keys, count, "keys")?, OutList::new(out_results, count, "out_results")?);
             let call = Call::Exists { keys: &keys, prefix: options.prefix };
             run(pool, &call, options.user_data, timeout_ns, &out)
         })
@@ -109,7 +110,8 @@ pub unsafe extern "C" fn ferry_pool_remove(
     unsafe {
         call(error, || {
             let (pool, options) = (ferry_pool::own(pool)?, read_options(options, 0)?);
-            let (keys, out) = (read_keys(keys, count)?, OutList::new(out_results, count, "out_results")?);
+            let (keys, out) =
+                (read_keys(keys, count, "keys")?, OutList::new(out_results, count, "out_results")?);
             run(pool, &Call::Remove(&keys), options.user_data, timeout_ns, &out)
         })
     }
@@ -121,9 +123,9 @@ pub unsafe extern "C" fn ferry_pool_remove(
 /// it.
 ///
 /// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in
-/// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it and the values in use.
-/// FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss has its reason, as
-/// for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
+/// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it, the values in use and those used since
+/// the prefetch began. FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss
+/// has its reason, as for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
 /// 128 MiB, or as much as the node lends if that is less. Results, timeout and other errors as for ferry_pool_get.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_prefetch(
@@ -139,7 +141,8 @@ pub unsafe extern "C" fn ferry_pool_prefetch(
     unsafe {
         call(error, || {
             let (pool, options) = (ferry_pool::own(pool)?, read_options(options, FERRY_POOL_PREFIX)?);
-            let (keys, out) = (read_keys(keys, count)?, OutList::new(out_results, count, "out_results")?);
+            let (keys, out) =
+                (read_keys(keys, count, "keys")?, OutList::new(out_results, count, "out_results")?);
             let call = Call::Prefetch { keys: &keys, prefix: options.prefix };
             run(pool, &call, options.user_data, timeout_ns, &out)
         })
@@ -196,7 +199,7 @@ pub unsafe extern "C" fn ferry_pool_submit_exists(
     unsafe {
         call(error, || {
             let (pool, options) = (ferry_pool::own(pool)?, read_options(options, FERRY_POOL_PREFIX)?);
-            let call = Call::Exists { keys: &read_keys(keys, count)?, prefix: options.prefix };
+            let call = Call::Exists { keys: &read_keys(keys, count, "keys")?, prefix: options.prefix };
             pool.pool.submit(&call, options.user_data)
         })
     }
@@ -215,7 +218,7 @@ pub unsafe extern "C" fn ferry_pool_submit_remove(
     unsafe {
         call(error, || {
             let (pool, options) = (ferry_pool::own(pool)?, read_options(options, 0)?);
-            pool.pool.submit(&Call::Remove(&read_keys(keys, count)?), options.user_data)
+            pool.pool.submit(&Call::Remove(&read_keys(keys, count, "keys")?), options.user_data)
         })
     }
 }
@@ -233,7 +236,7 @@ pub unsafe extern "C" fn ferry_pool_submit_prefetch(
     unsafe {
         call(error, || {
             let (pool, options) = (ferry_pool::own(pool)?, read_options(options, FERRY_POOL_PREFIX)?);
-            let call = Call::Prefetch { keys: &read_keys(keys, count)?, prefix: options.prefix };
+            let call = Call::Prefetch { keys: &read_keys(keys, count, "keys")?, prefix: options.prefix };
             pool.pool.submit(&call, options.user_data)
         })
     }

@@ -65,7 +65,7 @@ unsafe impl Versioned for ferry_pool_cost {
 /// of ferry_pool_exists with the same keys: this call moves nothing and waits for nobody. Gets through this node are
 /// measured as they end: each node that they came from, and this node's file, has a time for a call and one for a byte.
 /// Any thread, and inside callbacks. `options` may be NULL. A closed pool still answers. FERRY_ERR_LIMIT: more than
-/// 65,536 keys.
+/// 65,536 keys. FERRY_ERR_INVALID: a result has an outcome that is no FERRY_POOL_OUTCOME_*.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_estimate(
     pool: *const ferry_pool,

@@ -22,7 +22,7 @@ use std::mem::size_of;
 use std::ptr;
 
 /// How chunks are cut into parts. Engines share what they cut alike: what another engine has cut in another way, an
-/// engine does not find. FERRY_POOL_CUT_INIT sets struct_size; all other fields may be 0.
+/// engine does not find unless the part is the same. FERRY_POOL_CUT_INIT sets struct_size; all other fields may be 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_pool_cut {
@@ -30,8 +30,8 @@ pub struct ferry_pool_cut {
     pub struct_size: u32,
     /// Tokens of a chunk, as in ferry_pool_chain_options; 0 means 256.
     pub chunk_tokens: u32,
-    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer
-    /// of fewer heads is divided into single heads. 0 means 1.
+    /// Into how many parts the heads of a layer are divided: a common multiple of the tensor parallel sizes of the
+    /// engines, at most 1,024. A layer of fewer heads is divided into single heads. 0 means 1.
     pub head_parts: u32,
     /// Into how many parts the layers are divided, in their order. No part may have layers of two stages of an engine.
     /// 0 means 1.
@@ -69,7 +69,7 @@ pub struct ferry_pool_value_list {
 ///
 /// FERRY_ERR_INVALID: the rank would hold a piece of a part; the message says which field of the cut must be larger. Or
 /// a field cannot be. FERRY_ERR_UNSUPPORTED: the layout has windows, states or context parallelism. FERRY_ERR_LIMIT: a
-/// part would be longer than 2^40 bytes, or the plan takes too many steps.
+/// part would be longer than 2^40 bytes, head_parts is above 1,024, or the plan takes too many steps.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_parts_new(
     layout: *const ferry_kv_layout,
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn ferry_pool_parts_free(parts: *mut ferry_pool_parts) {
 
 /// Makes the keys of all parts of chunks, those of other ranks too: all of the first chunk, then all of the second, and
 /// so on. They are for ferry_pool_exists and ferry_pool_remove. Writes `capacity` keys at most, and to *out_count how
-/// many there are: equally many for each chunk. Never waits. FERRY_ERR_LIMIT: more than 65,536 chunks.
+/// many there are: equally many for each chunk. Never waits. FERRY_ERR_LIMIT: more than 65,536 keys.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_parts_keys(
     parts: *const ferry_pool_parts,
@@ -118,10 +118,10 @@ pub unsafe extern "C" fn ferry_pool_parts_keys(
     unsafe {
         call(error, || {
             let parts = &reference(parts, "parts")?.parts;
-            let chunks = read_keys(chunks, chunk_count)?;
+            let chunks = read_keys(chunks, chunk_count, "chunks")?;
             let keys = OutList::new(out_keys, capacity, "out_keys")?;
             let count = Out::new(out_count, "out_count")?;
-            keys.fill(parts.keys(&chunks).into_iter().map(|key| ferry_pool_key { bytes: key.0 }));
+            keys.fill(parts.keys(&chunks)?.into_iter().map(|key| ferry_pool_key { bytes: key.0 }));
             count.set(chunks.len() * parts.count());
             Ok(())
         })
@@ -136,8 +136,8 @@ pub unsafe extern "C" fn ferry_pool_parts_keys(
 /// ferry_pool_value_list_free.
 ///
 /// FERRY_ERR_INVALID: a list of `blocks` lacks a token of the chunks, names a block twice, or names one that a layer
-/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, or a value in more than 65,536 pieces; the message says
-/// what mends it.
+/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, a value in more than 65,536 pieces, or 2^22 pieces in all,
+/// before neighbours are joined; the message says what mends it.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_parts_values(
     parts: *const ferry_pool_parts,
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn ferry_pool_parts_values(
     unsafe {
         call(error, || {
             let parts = &reference(parts, "parts")?.parts;
-            let chunks = read_keys(chunks, chunk_count)?;
+            let chunks = read_keys(chunks, chunk_count, "chunks")?;
             let lists = read_lists(blocks, group_count, "blocks")?;
             let out = Out::new(out_list, "out_list")?;
             let lists: Vec<BlockSlice> = lists
@@ -204,6 +204,7 @@ pub unsafe extern "C" fn ferry_pool_value_list_free(list: *mut ferry_pool_value_
 /// `results`.
 ///
 /// FERRY_ERR_INVALID: the results are not equally many for each chunk, or an outcome is no FERRY_POOL_OUTCOME_*.
+/// FERRY_ERR_LIMIT: more than 65,536 chunks.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_results_fold(
     results: *const ferry_pool_result,

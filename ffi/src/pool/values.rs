@@ -128,15 +128,15 @@ pub(super) unsafe fn read_values(values: *const ferry_pool_value, count: usize) 
 
 /// # Safety
 /// `keys` is NULL or points to `count` keys.
-pub(super) unsafe fn read_keys(keys: *const ferry_pool_key, count: usize) -> Result<Vec<Digest>> {
+pub(super) unsafe fn read_keys(keys: *const ferry_pool_key, count: usize, name: &str) -> Result<Vec<Digest>> {
     if count > KEYS_OF_CALL_MAX {
         return Err(Error::new(
             Status::Limit,
-            format!("keys has {count} entries; at most {KEYS_OF_CALL_MAX}"),
+            format!("{name} has {count} entries; at most {KEYS_OF_CALL_MAX}"),
         ));
     }
     // SAFETY: the caller's promise.
-    Ok(unsafe { slice(keys, count, "keys") }?.iter().map(|key| Digest(key.bytes)).collect())
+    Ok(unsafe { slice(keys, count, name) }?.iter().map(|key| Digest(key.bytes)).collect())
 }
 
 #[cfg(test)]

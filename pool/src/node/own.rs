@@ -13,10 +13,11 @@ impl Machine {
         self.begin(Call { is_own: true, ..Call::new(ask) }, now)
     }
 
-    /// Makes room for so many bytes beside those that eviction keeps free, at no cost of these objects. False: there is
-    /// less, because what was used before them is gone, or is in use.
+    /// Makes room for so many bytes beside those that eviction keeps free, without evicting these objects. False: there
+    /// is less, because what was used before them is gone, or is in use; nothing is evicted for more than there can be.
     pub fn make_room(&mut self, bytes: u64, kept: &BTreeSet<Digest>, now: u64) -> bool {
-        let has_room = self.owner.make_room_beside(bytes + self.free_kept / 2, kept);
+        let free = bytes + self.free_kept / 2;
+        let has_room = free <= self.owner.store.capacity() && self.owner.make_room_beside(free, kept);
         self.settle(now);
         has_room
     }

@@ -141,12 +141,13 @@ impl Owner {
         self.served.len()
     }
 
-    pub fn leftovers(&self) -> [(&'static str, usize); 7] {
+    pub fn leftovers(&self) -> [(&'static str, usize); 8] {
         [
             ("served", self.served.len()),
             ("moving", self.moving.len()),
             ("doubted", self.doubted.len()),
             ("waiting", self.waiting.len()),
+            ("untold", self.untold.len()),
             ("askers", self.of_askers.len()),
             ("objects in use", self.store.in_use()),
             ("tier", self.tier.as_ref().map_or(0, Tier::busy)),
@@ -270,7 +271,12 @@ impl Owner {
     pub fn told(&mut self, number: u64) {
         let Some(served) = self.served.remove(&number) else { return };
         self.leave(served.asker);
-        self.untold.retain(|_, by| *by != number);
+        for key in served.keys.iter().filter(|_| served.op == Op::Read) {
+            let fingerprint = key.digest.fingerprint();
+            if self.untold.get(&fingerprint) == Some(&number) {
+                self.untold.remove(&fingerprint);
+            }
+        }
         let Served { asker, request, answers, .. } = served;
         self.effects.push_back(Effect::Answer { asker, request, answers });
     }

@@ -118,6 +118,6 @@ fn an_asker_whose_sum_is_wrong_stores_nothing() {
     );
     assert_eq!(
         (owner.store.len(), owner.store.free_bytes(), owner.leftovers().map(|(_, count)| count)),
-        (0, 256, [0; 7])
+        (0, 256, [0; 8])
     );
 }

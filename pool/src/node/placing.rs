@@ -13,15 +13,16 @@ use super::owner::Asker;
 impl Machine {
     /// Sends a put to the nodes that shall have it, or to further ones.
     pub(super) fn place(&mut self, id: u64, keys: Vec<usize>, now: u64) {
-        let mut candidates = self.nodes.candidates(now);
+        let is_own = self.calls.get(&id).is_some_and(|call| call.is_own);
+        let mut candidates = if is_own { Vec::new() } else { self.nodes.candidates(now) };
         let me = (self.nodes.my_id(), self.nodes.me().is_member);
         let has_room = self.owner.store.free_bytes() > self.free_kept || candidates.is_empty();
         let mut by_node = BTreeMap::<Asker, Vec<usize>>::new();
         for at in keys {
             let Some(call) = self.calls.get_mut(&id) else { return };
             let Kind::Put { replicas, preferred } = call.kind else { return };
-            let (key, is_own) = (&mut call.keys[at], call.is_own);
-            let is_here = |node: &NodeId| *node == me.0 || !is_own && self.nodes.peer_of(*node).is_some();
+            let key = &mut call.keys[at];
+            let is_here = |node: &NodeId| *node == me.0 || self.nodes.peer_of(*node).is_some();
             let wanted = if key.tried.is_empty() { replicas } else { 1 };
             let order = order(key.wanted.digest.fingerprint(), &mut candidates, preferred, me, has_room);
             let order: Vec<NodeId> = order

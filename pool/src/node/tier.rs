@@ -15,7 +15,8 @@ use super::owner::{Effect, Owner};
 use super::serving::lay_out;
 use crate::key::Digest;
 use crate::limits::{
-    EVICTIONS_OF_TURN_MAX, LOADS_MAX, PAGES_OF_FLUSH, SAVES_MAX, SAVING_BYTES_MAX, SAVING_MAX, TABLE_PAUSE_NS,
+    EVICTIONS_OF_TURN_MAX, INVENTORY_PLACES_MAX, LOADS_MAX, PAGES_OF_FLUSH, SAVES_MAX, SAVING_BYTES_MAX,
+    SAVING_MAX, TABLE_PAUSE_NS,
 };
 use crate::outcome::Outcome;
 use crate::store::table::{Layout, ENTRIES_OF_PAGE, PAGE};
@@ -86,11 +87,16 @@ impl Tier {
 
     /// Forgets the objects that have more bytes than this.
     pub fn forget_longer(&mut self, most: u64) {
-        let is_longer =
-            |digest: &Digest| self.store.find(digest).is_some_and(|slot| self.store.length(slot) > most);
-        let longer: Vec<Digest> = self.store.list(0, usize::MAX).0.into_iter().filter(is_longer).collect();
-        for digest in &longer {
-            self.forget(digest);
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let digests;
+            (digests, next) = self.store.list(from, INVENTORY_PLACES_MAX);
+            for digest in digests {
+                let slot = self.store.find(&digest);
+                if slot.is_some_and(|slot| self.store.length(slot) > most) {
+                    self.forget(&digest);
+                }
+            }
         }
     }
 

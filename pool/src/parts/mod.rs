@@ -27,20 +27,20 @@ use ferry_kv::plan::{BlockSlice, Plan};
 use ferry_kv::{Arrangement, GroupKind, Layout, Shard};
 
 use crate::key::{Chain, Digest};
-use crate::limits::{CHUNK_TOKENS_DEFAULT, KEYS_OF_CALL_MAX};
+use crate::limits::{CHUNK_TOKENS_DEFAULT, HEAD_PARTS_MAX, KEYS_OF_CALL_MAX, PIECES_OF_VALUES_MAX};
 use crate::node::KeyEnd;
 use crate::outcome::Outcome;
 use crate::pool::Value;
 use part::Part;
 
 /// How chunks are cut into parts. Engines share what they cut alike; what another engine has cut in another way, an
-/// engine does not find.
+/// engine does not find unless the part is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Tokens of a chunk: those of the `Chain` that made the keys.
     pub chunk_tokens: u32,
-    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer
-    /// of fewer heads is divided into single heads.
+    /// Into how many parts the heads of a layer are divided: a common multiple of the tensor parallel sizes of the
+    /// engines. A layer of fewer heads is divided into single heads.
     pub head_parts: u32,
     /// Into how many parts the layers are divided, in their order. No part may have layers of two stages of an engine.
     pub layer_parts: u32,
@@ -65,7 +65,8 @@ pub struct Parts {
 
 impl Parts {
     /// INVALID names the argument that cannot be: the layout, or a cut by which this rank would hold a piece of a part.
-    /// UNSUPPORTED: the layout has windows, states or context parallelism. LIMIT: a value would be too long.
+    /// UNSUPPORTED: layers have windows or states, or there is context parallelism. LIMIT: a value would be too long, or
+    /// the heads are divided too often.
     pub fn new(layout: &Layout, cut: &Cut) -> Result<Parts> {
         layout.check()?;
         check_layout(layout)?;
@@ -103,9 +104,11 @@ impl Parts {
         self.parts.iter().filter(|part| part.is_held()).count()
     }
 
-    /// Returns the digests of all parts: those of the first chunk, then those of the second, and so on.
-    pub fn keys(&self, chunks: &[Digest]) -> Vec<Digest> {
-        chunks.iter().flat_map(|chunk| self.parts.iter().map(|part| part.digest(chunk))).collect()
+    /// Returns the digests of all parts: those of the first chunk, then those of the second, and so on. LIMIT: more than
+    /// a call takes.
+    pub fn keys(&self, chunks: &[Digest]) -> Result<Vec<Digest>> {
+        check_calls(chunks.len(), self.count())?;
+        Ok(chunks.iter().flat_map(|chunk| self.parts.iter().map(|part| part.digest(chunk))).collect())
     }
 
     /// Returns the values of the parts that this rank holds, whose memory is that of the blocks: those of the first
@@ -121,13 +124,7 @@ impl Parts {
         blocks: &[BlockSlice<'_>],
     ) -> Result<Vec<Value>> {
         let held = self.held();
-        if chunks.len().saturating_mul(held.max(1)) > KEYS_OF_CALL_MAX {
-            let count = chunks.len();
-            return Err(Error::new(
-                Status::Limit,
-                format!("chunks: {count} of {held} parts each are more than the {KEYS_OF_CALL_MAX} values of a call"),
-            ));
-        }
+        check_calls(chunks.len(), held)?;
         if blocks.len() != self.groups {
             let (found, groups) = (blocks.len(), self.groups);
             let text =
@@ -140,9 +137,9 @@ impl Parts {
             return Err(Error::invalid(format!("first_chunk: {first_chunk} is beyond all sequences")));
         };
         let tokens = first_chunk * tokens..end;
-        let mut columns = Vec::with_capacity(held);
+        let (mut columns, mut pieces) = (Vec::with_capacity(held), PIECES_OF_VALUES_MAX);
         for part in self.parts.iter().filter(|part| part.is_held()) {
-            let memory = part.memory(chunks.len(), tokens.clone(), blocks)?;
+            let memory = part.memory(chunks.len(), tokens.clone(), blocks, &mut pieces)?;
             columns.push((part, memory.into_iter()));
         }
         let mut values = Vec::with_capacity(chunks.len() * held);
@@ -175,7 +172,18 @@ fn chunk_end(parts: &[KeyEnd]) -> KeyEnd {
     }
     let moved = parts.is_empty() || parts.iter().any(|part| part.outcome == Outcome::Ok);
     let outcome = if moved { Outcome::Ok } else { Outcome::Here };
-    KeyEnd { outcome, bytes: parts.iter().map(|part| part.bytes).sum(), node }
+    let bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
+    KeyEnd { outcome, bytes, node }
+}
+
+fn check_calls(chunks: usize, parts: usize) -> Result<()> {
+    if chunks.saturating_mul(parts.max(1)) > KEYS_OF_CALL_MAX {
+        let text = format!(
+            "chunks: {chunks} of {parts} parts each are more than the {KEYS_OF_CALL_MAX} that a call takes"
+        );
+        return Err(Error::new(Status::Limit, text));
+    }
+    Ok(())
 }
 
 fn check_layout(layout: &Layout) -> Result<()> {
@@ -186,7 +194,8 @@ fn check_layout(layout: &Layout) -> Result<()> {
             "layout.shard: {ranks} ranks divide the tokens, and a chunk has all of its own"
         ));
     }
-    for (at, group) in layout.groups.iter().enumerate() {
+    let has_layers = |at: usize| layout.layers.iter().any(|layer| layer.group as usize == at);
+    for (at, group) in layout.groups.iter().enumerate().filter(|(at, _)| has_layers(*at)) {
         let mend =
             "describe it as Full if the engine keeps all tokens, or leave its layers out of the layout";
         match group.kind {
@@ -209,11 +218,16 @@ fn check_layout(layout: &Layout) -> Result<()> {
 fn check_cut(layout: &Layout, cut: &Cut) -> Result<()> {
     Chain::new(cut.chunk_tokens)?;
     if cut.head_parts == 0 {
-        return Err(Error::invalid("head_parts: is 0; 1 does not divide heads"));
+        return Err(Error::invalid("head_parts is 0; 1 leaves the heads undivided"));
+    }
+    if cut.head_parts > HEAD_PARTS_MAX {
+        let text = format!("head_parts is {}; at most {HEAD_PARTS_MAX}", cut.head_parts);
+        return Err(Error::new(Status::Limit, text));
     }
     let (parts, layers) = (cut.layer_parts, layout.layers.len());
     if !(1..=layers).contains(&(parts as usize)) {
-        return Err(Error::invalid(format!("layer_parts: {parts}, and 1 to the {layers} layers can be")));
+        let text = format!("layer_parts is {parts}; it must be 1 to {layers}, the number of layers");
+        return Err(Error::invalid(text));
     }
     Ok(())
 }

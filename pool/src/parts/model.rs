@@ -208,10 +208,10 @@ pub(super) fn pass(
         let parts = Parts::new(&rank.layout, cut)?;
         // Chunk by chunk, and in the order of the keys of all parts.
         let values: Vec<Digest> = rank.values(cut)?.iter().map(|value| value.key).collect();
-        let (keys, mut held) = (parts.keys(&CHUNKS), values.iter().peekable());
+        let (keys, mut held) = (parts.keys(&CHUNKS).unwrap(), values.iter().peekable());
         let found = keys.iter().filter(|key| held.next_if_eq(key).is_some()).count();
         assert_eq!((found, values.len()), (2 * parts.held(), 2 * parts.held()));
-        let all: std::collections::HashSet<Digest> = parts.keys(&CHUNKS).into_iter().collect();
+        let all: std::collections::HashSet<Digest> = parts.keys(&CHUNKS).unwrap().into_iter().collect();
         assert_eq!((all.len(), all), (2 * parts.count(), pool.keys().copied().collect()));
     }
     Ok(pieces)

@@ -31,7 +31,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Cut;
 use crate::key::{put_field, Digest};
-use crate::limits::{KEYS_OF_CALL_MAX, PART_BYTES_MAX, PIECES_OF_PART_MAX, SEGMENTS_OF_VALUE_MAX};
+use crate::limits::{KEYS_OF_CALL_MAX, PART_BYTES_MAX, PIECES_OF_VALUES_MAX, SEGMENTS_OF_VALUE_MAX};
 
 const PART: &[u8; 16] = b"ferry-pool part1";
 const PART_KEY: &[u8; 16] = b"ferry-pool pkey1";
@@ -112,8 +112,8 @@ impl Part {
             let all = self.stored.layers.first().map_or(0, |layer| layer.heads);
             let (found, parts, heads) = (held / layers, self.stored.shard.tp_size, whole / layers);
             return Err(Error::invalid(format!(
-                "head_parts: rank {tp_rank} of {tp_size} holds {found} of the {heads} heads that a part of {parts} \
-                 has; take more parts: {all}, one for each head, fit every engine"
+                "head_parts: each of the {parts} parts has {heads} heads, and rank {tp_rank} of {tp_size} holds \
+                 {found} of one's; take more parts: {all}, one for each head, fit every engine"
             )));
         }
         self.held = Some(Held { engine: engine.clone(), exchange });
@@ -129,12 +129,13 @@ impl Part {
     }
 
     /// Returns the engine's memory of this part of each chunk, in the order of the value's bytes. `tokens` are those of
-    /// the chunks.
+    /// the chunks. `left`: the pieces that the planner may still make for the call.
     pub fn memory(
         &self,
         chunks: usize,
         tokens: Range<u64>,
         blocks: &[BlockSlice<'_>],
+        left: &mut u64,
     ) -> Result<Vec<Vec<(u64, u64)>>> {
         let Some(Held { engine, exchange }) = &self.held else { return Ok(Vec::new()) };
         let ids: Vec<u32> = (0..chunks as u32).collect();
@@ -147,9 +148,13 @@ impl Part {
             Error { message, ..error }
         })?;
         let count = moves.iter().fold(0, |count: u64, moves| count.saturating_add(moves.pieces()));
-        if count > PIECES_OF_PART_MAX {
-            return Err(scattered(count, PIECES_OF_PART_MAX));
-        }
+        *left = left.checked_sub(count).ok_or_else(|| {
+            let text = format!(
+                "chunks: the blocks of {chunks} are more than {PIECES_OF_VALUES_MAX} pieces; take fewer in a call, \
+                 or the arrangement of the engine"
+            );
+            Error::new(Status::Limit, text)
+        })?;
         let mut values: Vec<Vec<Piece>> = (0..chunks).map(|_| Vec::new()).collect();
         for piece in moves.iter().flat_map(Strided::requests) {
             let at = piece.source - BASE;
@@ -175,17 +180,14 @@ fn segments(mut pieces: Vec<Piece>) -> Result<Vec<(u64, u64)>> {
         }
     }
     if joined.len() > SEGMENTS_OF_VALUE_MAX {
-        return Err(scattered(joined.len() as u64, SEGMENTS_OF_VALUE_MAX as u64));
+        let text = format!(
+            "arrangement: the memory of a part is in {} pieces, above {SEGMENTS_OF_VALUE_MAX}; take that of the \
+             engine, or more layer_parts",
+            joined.len()
+        );
+        return Err(Error::new(Status::Limit, text));
     }
     Ok(joined.into_iter().map(|piece| (piece.address, piece.bytes)).collect())
-}
-
-fn scattered(pieces: u64, most: u64) -> Error {
-    let text = format!(
-        "arrangement: the memory of a part is in {pieces} pieces, above {most}; take that of the engine, more \
-         layer_parts, or fewer chunks in a call"
-    );
-    Error::new(Status::Limit, text)
 }
 
 fn prepare(stored: &Layout, chunk_tokens: u32) -> Sha256 {

@@ -119,19 +119,22 @@ fn plain(side: &Side, rows: &Rows, cut: &Cut) -> Rank {
 
 #[test]
 fn the_usual_engine_has_few_pieces() {
-    let cut = cut(1, 1);
-    let pieces = |side: &Side| -> Vec<usize> {
+    let pieces = |side: &Side, cut: Cut| -> Vec<usize> {
         let values = plain(side, LLAMA, &cut).values(&cut).unwrap();
         values.iter().map(|value| value.memory.len()).collect()
     };
+    let usual = cut(1, 1);
     // 4 layers, keys and values, 4 blocks of 16 tokens in a chunk.
-    assert_eq!(pieces(&NHD), [4 * 2; 2]);
-    assert_eq!(pieces(&Side { arrangement: BlockPairTokenHead, ..NHD }), [4 * 2 * 4; 2]);
-    assert_eq!(pieces(&Side { block_tokens: 64, arrangement: BlockPairTokenHead, ..NHD }), [4; 2]);
-    assert_eq!(pieces(&HND), [4 * 2 * 64 * 4; 2], "rows of 64 tokens and 4 heads");
+    assert_eq!(pieces(&NHD, usual), [4 * 2; 2]);
+    assert_eq!(pieces(&Side { arrangement: BlockPairTokenHead, ..NHD }, usual), [4 * 2 * 4; 2]);
+    let whole = Side { block_tokens: 64, arrangement: BlockPairTokenHead, ..NHD };
+    assert_eq!(pieces(&whole, usual), [4; 2]);
+    assert_eq!(pieces(&HND, usual), [4 * 2 * 64 * 4; 2], "rows of 64 tokens and 4 heads");
+    let hnd = Cut { arrangement: BlockPairHeadToken, ..usual };
+    assert_eq!(pieces(&HND, hnd), [4 * 2 * 4 * 4; 2], "4 heads in 4 blocks");
+    assert_eq!(pieces(&NHD, cut(2, 1)), [4 * 2 * 64; 4], "tokens of a half of the heads");
 }
 
-/// Layers whose memory is one piece may be in two regions.
 #[test]
 fn a_piece_lies_in_one_layer() {
     let cut = cut(1, 1);
@@ -153,13 +156,13 @@ fn a_digest_is_that_of_the_documented_bytes() {
     let mut rank = plain(&NHD, rows, &cut);
     rank.layout.key = ModelKey::new("m", "r", "c", "o");
     let parts = Parts::new(&rank.layout, &cut).unwrap();
-    let keys: Vec<String> = parts.keys(&CHUNKS[..1]).iter().map(Digest::to_string).collect();
+    let keys: Vec<String> = parts.keys(&CHUNKS[..1]).unwrap().iter().map(Digest::to_string).collect();
     assert_eq!(keys, DIGESTS);
 }
 
 #[test]
 fn a_digest_depends_on_all_that_decides_the_bytes_and_on_nothing_else() {
-    let keys = |rank: &Rank, cut: &Cut| Parts::new(&rank.layout, cut).unwrap().keys(&CHUNKS[..1]);
+    let keys = |rank: &Rank, cut: &Cut| Parts::new(&rank.layout, cut).unwrap().keys(&CHUNKS[..1]).unwrap();
     let cut = Cut { chunk_tokens: 16, ..Cut::default() };
     let of = |rows: &Rows| keys(&plain(&NHD, rows, &cut), &cut);
     let known = of(LLAMA);
@@ -205,26 +208,30 @@ fn what_cannot_be_is_refused_by_its_name() {
         format!("{}: {}", error.status.name(), error.message)
     };
     let same = |_: &mut Layout| {};
-    let state = |layout: &mut Layout| layout.groups.push(Group::state());
-    let window = |layout: &mut Layout| layout.groups.push(Group::window(16, 64));
+    let state = |layout: &mut Layout| {
+        layout.groups[0] = Group::state();
+        layout.layers.iter_mut().for_each(|layer| (layer.heads, layer.pairs) = (1, 1));
+    };
+    let window = |layout: &mut Layout| layout.groups[0] = Group::window(16, 64);
     let context = |layout: &mut Layout| layout.shard.pcp_size = 2;
     let (tp, pp) = (Side { tp: 4, ..NHD }, Side { pp: 2, ..NHD });
     for (told, begins) in [
         (refused(&NHD, Cut { chunk_tokens: 0, ..cut }, &same), "INVALID: chunk_tokens: 0"),
         (refused(&NHD, Cut { chunk_tokens: 65_537, ..cut }, &same), "INVALID: chunk_tokens: 65537"),
-        (refused(&NHD, Cut { head_parts: 0, ..cut }, &same), "INVALID: head_parts: is 0"),
-        (refused(&NHD, Cut { layer_parts: 0, ..cut }, &same), "INVALID: layer_parts: 0, and 1 to the 4"),
-        (refused(&NHD, Cut { layer_parts: 5, ..cut }, &same), "INVALID: layer_parts: 5, and 1 to the 4"),
+        (refused(&NHD, Cut { head_parts: 0, ..cut }, &same), "INVALID: head_parts is 0"),
+        (refused(&NHD, Cut { layer_parts: 0, ..cut }, &same), "INVALID: layer_parts is 0; it must be 1 to 4"),
+        (refused(&NHD, Cut { layer_parts: 5, ..cut }, &same), "INVALID: layer_parts is 5; it must be 1 to 4"),
         (
             refused(&tp, cut, &same),
-            "INVALID: head_parts: rank 0 of 4 holds 1 of the 2 heads that a part of 2 has; take",
+            "INVALID: head_parts: each of the 2 parts has 2 heads, and rank 0 of 4 holds 1 of one's; take",
         ),
         (
             refused(&pp, cut, &same),
             "INVALID: layer_parts: with 1, part 0 has layers of the stages 0 and 1; take",
         ),
-        (refused(&NHD, cut, &state), "UNSUPPORTED: layout.groups[2] is a State"),
-        (refused(&NHD, cut, &window), "UNSUPPORTED: layout.groups[2] is a Window"),
+        (refused(&NHD, Cut { head_parts: 1025, ..cut }, &same), "LIMIT: head_parts is 1025; at most 1024"),
+        (refused(&NHD, cut, &state), "UNSUPPORTED: layout.groups[0] is a State"),
+        (refused(&NHD, cut, &window), "UNSUPPORTED: layout.groups[0] is a Window"),
         (refused(&NHD, cut, &context), "UNSUPPORTED: layout.shard: 2 ranks divide the tokens"),
         (refused(&NHD, cut, &|layout| layout.layers[0].elements = 0), "INVALID: layers[0]"),
     ] {
@@ -315,7 +322,10 @@ fn a_call_of_too_many_pieces_is_refused() {
     assert_eq!(values(64).unwrap().len(), 64);
     let error = values(65).unwrap_err();
     assert_eq!(error.status, Status::Limit);
-    assert!(error.message.starts_with("arrangement: the memory of a part is in 4259840 pieces"), "{error}");
+    assert!(
+        error.message.starts_with("chunks: the blocks of 65 are more than 4194304 pieces; take fewer"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -241,9 +241,9 @@ impl Prefetch {
             self.kept_until = item.at;
             if !machine.make_room(taken + units, &self.kept, now) {
                 self.end(&item, Outcome::Full);
-                return std::mem::take(&mut self.to_bring)
-                    .iter()
-                    .for_each(|item| self.end(item, Outcome::Full));
+                let rest = if self.is_prefix { std::mem::take(&mut self.to_bring) } else { VecDeque::new() };
+                rest.iter().for_each(|item| self.end(item, Outcome::Full));
+                continue;
             }
             let segment = Segment { address: scratch.address + used, bytes, region: scratch.region };
             item.segments = Some(segment).filter(|segment| segment.bytes > 0).into_iter().collect();
@@ -271,9 +271,12 @@ impl Prefetch {
         }
         let is_miss = |end: &Option<KeyEnd>| end.is_some_and(|end| !end.outcome.is_ok());
         let first_miss = self.ends.iter().position(is_miss).filter(|_| self.is_prefix);
-        if let (Step::Lengths, Some(miss)) = (self.step, first_miss) {
+        if let Some(miss) = first_miss {
             self.to_bring.retain(|item| item.at < miss);
-            self.ends[miss + 1..].fill(Some(KeyEnd::of(Outcome::Absent)));
+            self.to_put.retain(|item| item.at < miss);
+            let is_full = |end: &Option<KeyEnd>| end.is_some_and(|end| end.outcome == Outcome::Full);
+            let later = self.ends[miss + 1..].iter_mut().filter(|end| !is_full(end));
+            later.for_each(|end| *end = Some(KeyEnd::of(Outcome::Absent)));
         }
     }
 
@@ -285,7 +288,9 @@ impl Prefetch {
     }
 
     fn was_removed(&self, machine: &Machine, at: usize) -> bool {
-        machine.removal_of(&self.digests[at]) != self.removals[at]
+        let last = machine.removal_of(&self.digests[at]);
+        // It is forgotten after a while.
+        last.is_some() && last != self.removals[at]
     }
 
     /// Values of the tail may have gone for the head, and others for calls of the program.
@@ -293,9 +298,11 @@ impl Prefetch {
         for at in 0..self.ends.len() {
             if let Some(end) = self.ends[at].filter(|end| end.outcome.is_ok()) {
                 if machine.store().find(&self.digests[at]).is_none() {
-                    let was_removed = self.was_removed(machine, at);
-                    let outcome = if was_removed { Outcome::Absent } else { Outcome::Full };
-                    self.ends[at] = Some(KeyEnd { outcome, ..end });
+                    self.ends[at] = Some(if self.was_removed(machine, at) {
+                        KeyEnd::of(Outcome::Absent)
+                    } else {
+                        KeyEnd { outcome: Outcome::Full, ..end }
+                    });
                 }
             }
         }

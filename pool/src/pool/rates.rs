@@ -125,7 +125,8 @@ impl Rates {
         let mut by_node = BTreeMap::<NodeId, u64>::new();
         for end in ends {
             let (Outcome::Ok, Some(node)) = (end.outcome, end.node) else { return };
-            *by_node.entry(node).or_default() += end.bytes;
+            let sum = by_node.entry(node).or_default();
+            *sum = sum.saturating_add(end.bytes);
         }
         let Some((node, bytes)) = by_node.into_iter().max_by_key(|(_, bytes)| *bytes) else { return };
         if self.by_source.len() > 2 * NODES_MAX {
@@ -136,24 +137,26 @@ impl Rates {
         self.by_source.entry(source).or_default().note(bytes, now_ns.saturating_sub(began_ns));
     }
 
-    /// The time of so many bytes from this source. A source that was not measured is as slow as the slowest of its
-    /// kind.
-    fn ns(&self, me: NodeId, source: Source, bytes: u64) -> Option<f64> {
-        let own = self.by_source.get(&source).and_then(|rate| rate.ns(bytes));
+    /// The rate of a source. What was not measured of it is as slow as the slowest of its kind.
+    fn of(&self, me: NodeId, source: Source) -> Rate {
+        let own = self.by_source.get(&source).copied().unwrap_or_default();
         let kind = |source: &Source| (source.node == me, source.is_file);
-        let alike = self.by_source.iter().filter(|(other, _)| kind(other) == kind(&source));
-        own.or_else(|| alike.filter_map(|(_, rate)| rate.ns(bytes)).max_by(f64::total_cmp))
+        let slowest = |of: fn(&Rate) -> Option<f64>| {
+            let alike = self.by_source.iter().filter(|(other, _)| kind(other) == kind(&source));
+            of(&own).or_else(|| alike.filter_map(|(_, rate)| of(rate)).max_by(f64::total_cmp))
+        };
+        Rate { call_ns: slowest(|rate| rate.call_ns), byte_ns: slowest(|rate| rate.byte_ns) }
     }
 
     /// Sources are read at the same time: the slowest one decides.
     fn cost(&self, me: NodeId, values: &[(Source, u64)], keys: usize, chunk_ns: Option<f64>) -> Cost {
-        let mut of_source = BTreeMap::<Source, u64>::new();
+        let mut of_source = BTreeMap::<Source, (Rate, u64)>::new();
         let (mut get_ns, mut load_keys) = (Some(0.0), 0);
         let mut best_ns = chunk_ns.map_or(f64::INFINITY, |chunk_ns| chunk_ns * keys as f64);
         for (nth, (source, bytes)) in values.iter().enumerate() {
-            let of_source = of_source.entry(*source).or_default();
-            *of_source += bytes;
-            let ns = self.ns(me, *source, *of_source).filter(|_| *bytes > 0);
+            let (rate, sum) = of_source.entry(*source).or_insert_with(|| (self.of(me, *source), 0));
+            *sum = sum.saturating_add(*bytes);
+            let ns = rate.ns(*sum).filter(|_| *bytes > 0);
             get_ns = get_ns.zip(ns).map(|(slowest, ns): (f64, f64)| slowest.max(ns));
             let rest_ns = chunk_ns.unwrap_or(0.0) * (keys - nth - 1) as f64;
             if let Some(total_ns) = get_ns.map(|ns| ns + rest_ns).filter(|ns| *ns <= best_ns) {
@@ -163,7 +166,7 @@ impl Rates {
         let time = |ns: f64| Duration::from_nanos(ns as u64);
         Cost {
             keys: values.len(),
-            bytes: values.iter().map(|(_, bytes)| bytes).sum(),
+            bytes: values.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)),
             get: get_ns.map(time),
             load_keys: if get_ns.is_none() || chunk_ns.is_none() { values.len() } else { load_keys },
             best: get_ns.and(chunk_ns).map(|_| time(best_ns)),

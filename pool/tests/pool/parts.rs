@@ -118,7 +118,7 @@ fn what_two_ranks_put_one_rank_gets() {
     let parts = Parts::new(&target.layout, &CUT).unwrap();
     assert_eq!((parts.count(), parts.held()), (2, 2));
     let found = || {
-        let ends = nodes[1].pool.exists(&parts.keys(&keys), true, PATIENCE).unwrap();
+        let ends = nodes[1].pool.exists(&parts.keys(&keys).unwrap(), true, PATIENCE).unwrap();
         let chunks = parts::fold(&ends, keys.len()).unwrap();
         chunks.iter().take_while(|chunk| chunk.outcome == Outcome::Ok).count()
     };

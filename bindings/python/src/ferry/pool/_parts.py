@@ -48,8 +48,8 @@ class Parts:
 
     `layout` is the rank's `ferry.kv.Layout`, of which parts keep what they need. The rest is the cut, which
     must be equal wherever values are shared. `chunk_tokens` are those of the `Keyspace`. The heads of a layer
-    are divided into `head_parts`: the largest tensor parallel size of the engines. The layers are divided
-    into `layer_parts`, none of which may have layers of two pipeline stages. `arrangement` is the order of
+    are divided into `head_parts`: a common multiple of the tensor parallel sizes of the engines. The layers
+    are divided into `layer_parts`, none of which may have layers of two pipeline stages. `arrangement` is the order of
     the bytes of a layer in a part; that of most engines makes the fewest pieces.
     """
 
@@ -67,7 +67,7 @@ class Parts:
         for name, value in numbers.items():
             setattr(cut, name, unsigned(value, name))
             if value == 0:  # The library takes it for the default.
-                raise invalid(f"{name} is 0, and at least 1 can be")
+                raise invalid(f"{name} is 0; it must be at least 1")
         self._group_count = layout.group_count
         pointer = c_void_p()
         handle = opened(layout._handle, "layout")
@@ -77,7 +77,7 @@ class Parts:
     def keys(self, chunks: Sequence[bytes]) -> list[Key]:
         """Returns the keys of all parts of chunks, those of other ranks too, for `Pool.exists` and
         `Pool.remove`: all of the first chunk, then all of the second, and so on."""
-        items, count = Keys(chunks), c_size_t()
+        items, count = Keys(chunks, "chunks"), c_size_t()
         where = self._handle.pointer, items.address, items.count
         call(library.ferry_pool_parts_keys, *where, None, 0, addressof(count))
         keys = (CKey * count.value)()
@@ -93,7 +93,7 @@ class Parts:
         token on (`ferry.kv.BlockList` for another one); a layout of one group takes the list itself. Each
         layer's memory lies in one registered region.
         """
-        items, first, made = Keys(chunks), unsigned(first_chunk, "first_chunk", 64), c_void_p()
+        items, first, made = Keys(chunks, "chunks"), unsigned(first_chunk, "first_chunk", 64), c_void_p()
         with Lists(blocks, self._group_count) as lists:
             call(
                 library.ferry_pool_parts_values,

@@ -213,7 +213,9 @@ class Pool:
         (0: the mean of those that went through this node), `chunk_tokens` the tokens of a chunk (0: as the
         pool's). Asks which keys exist, and moves nothing."""
         options = _cost_options(chunk_tokens, value_bytes, prefill_tokens_per_s)
-        return self._cost(keys, self.exists(keys, prefix=True, timeout=timeout), options)
+        items = Keys(keys)
+        results = self._run(library.ferry_pool_exists, items, _options(PREFIX), timeout)
+        return self._cost(items, results, options)
 
     async def put_async(
         self, values: Sequence[Value] | PartValues, *, replicas: int = 0, preferred: str | None = None
@@ -242,7 +244,7 @@ class Pool:
         return await self._submit(library.ferry_pool_submit_remove, Keys(keys), _options())
 
     async def prefetch_async(self, keys: Sequence[bytes], *, prefix: bool = False) -> list[Result]:
-        """Does as `prefetch`, in the running event loop: in the background of whatever else it runs."""
+        """Does as `prefetch`, in the running event loop, which runs other tasks meanwhile."""
         options = _options(PREFIX if prefix else 0)
         return await self._submit(library.ferry_pool_submit_prefetch, Keys(keys), options)
 
@@ -256,7 +258,9 @@ class Pool:
     ) -> Cost:
         """Does as `estimate`, in the running event loop."""
         options = _cost_options(chunk_tokens, value_bytes, prefill_tokens_per_s)
-        return self._cost(keys, await self.exists_async(keys, prefix=True), options)
+        items = Keys(keys)
+        results = await self._submit(library.ferry_pool_submit_exists, items, _options(PREFIX))
+        return self._cost(items, results, options)
 
     def wait_nodes(self, count: int, timeout: float | None = None) -> None:
         """Waits until `count` nodes, this one among them, are connected. TimeoutError names those that are
@@ -336,8 +340,7 @@ class Pool:
             return f"<ferry.pool.Pool {error.status_name}>"
         return f"<ferry.pool.Pool {own.name!r}, {found.nodes} nodes, {found.values} values here{self._state}>"
 
-    def _cost(self, keys: Sequence[bytes], results: list[Result], options: CCostOptions) -> Cost:
-        items = Keys(keys)
+    def _cost(self, items: Keys, results: list[Result], options: CCostOptions) -> Cost:
         rows = (CResult * len(results))(*(CResult(it.outcome, 0, it.bytes, it.node) for it in results))
         found = CCost(struct_size=sizeof(CCost))
         what = self._handle.pointer, items.address, addressof(rows), items.count

@@ -52,11 +52,11 @@ class Keys:
 
     __slots__ = ("address", "count", "_held")
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        items = items_of(keys, "keys", " of keys")
+    def __init__(self, keys: Sequence[bytes], name: str = "keys") -> None:
+        items = items_of(keys, name, " of keys")
         if isinstance(items, (bytes, bytearray)):
-            raise invalid("keys must be a list of keys, not one key")
-        joined = b"".join(key_bytes(key, "keys", at) for at, key in enumerate(items))
+            raise invalid(f"{name} must be a list of keys, not one key")
+        joined = b"".join(key_bytes(key, name, at) for at, key in enumerate(items))
         self._held: ctypes.Array[CKey] = (CKey * len(items)).from_buffer_copy(joined)
         self.address = addressof(self._held)
         self.count = len(items)
