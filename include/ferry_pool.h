@@ -494,9 +494,9 @@ ferry_status ferry_pool_remove(ferry_pool *pool,
 /// it.
 ///
 /// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in
-/// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it and the values in use.
-/// FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss has its reason, as
-/// for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
+/// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it, the values in use and those used since
+/// the prefetch began. FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss
+/// has its reason, as for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
 /// 128 MiB, or as much as the node lends if that is less. Results, timeout and other errors as for ferry_pool_get.
 ferry_status ferry_pool_prefetch(ferry_pool *pool,
                                  const ferry_pool_key *keys,
@@ -606,14 +606,14 @@ typedef struct ferry_pool_parts ferry_pool_parts;
 typedef struct ferry_pool_value_list ferry_pool_value_list;
 
 /// How chunks are cut into parts. Engines share what they cut alike: what another engine has cut in another way, an
-/// engine does not find. FERRY_POOL_CUT_INIT sets struct_size; all other fields may be 0.
+/// engine does not find unless the part is the same. FERRY_POOL_CUT_INIT sets struct_size; all other fields may be 0.
 typedef struct ferry_pool_cut {
     /// sizeof(ferry_pool_cut).
     uint32_t struct_size;
     /// Tokens of a chunk, as in ferry_pool_chain_options; 0 means 256.
     uint32_t chunk_tokens;
-    /// Into how many parts the heads of a layer are divided: the largest tensor parallel size of the engines. A layer
-    /// of fewer heads is divided into single heads. 0 means 1.
+    /// Into how many parts the heads of a layer are divided: a common multiple of the tensor parallel sizes of the
+    /// engines, at most 1,024. A layer of fewer heads is divided into single heads. 0 means 1.
     uint32_t head_parts;
     /// Into how many parts the layers are divided, in their order. No part may have layers of two stages of an engine.
     /// 0 means 1.
@@ -637,7 +637,7 @@ typedef struct ferry_pool_cut {
 ///
 /// FERRY_ERR_INVALID: the rank would hold a piece of a part; the message says which field of the cut must be larger. Or
 /// a field cannot be. FERRY_ERR_UNSUPPORTED: the layout has windows, states or context parallelism. FERRY_ERR_LIMIT: a
-/// part would be longer than 2^40 bytes, or the plan takes too many steps.
+/// part would be longer than 2^40 bytes, head_parts is above 1,024, or the plan takes too many steps.
 ferry_status ferry_pool_parts_new(const ferry_kv_layout *layout,
                                   const ferry_pool_cut *cut,
                                   ferry_pool_parts **out_parts,
@@ -648,7 +648,7 @@ void ferry_pool_parts_free(ferry_pool_parts *parts);
 
 /// Makes the keys of all parts of chunks, those of other ranks too: all of the first chunk, then all of the second, and
 /// so on. They are for ferry_pool_exists and ferry_pool_remove. Writes `capacity` keys at most, and to *out_count how
-/// many there are: equally many for each chunk. Never waits. FERRY_ERR_LIMIT: more than 65,536 chunks.
+/// many there are: equally many for each chunk. Never waits. FERRY_ERR_LIMIT: more than 65,536 keys.
 ferry_status ferry_pool_parts_keys(const ferry_pool_parts *parts,
                                    const ferry_pool_key *chunks,
                                    size_t chunk_count,
@@ -665,8 +665,8 @@ ferry_status ferry_pool_parts_keys(const ferry_pool_parts *parts,
 /// ferry_pool_value_list_free.
 ///
 /// FERRY_ERR_INVALID: a list of `blocks` lacks a token of the chunks, names a block twice, or names one that a layer
-/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, or a value in more than 65,536 pieces; the message says
-/// what mends it.
+/// does not have. FERRY_ERR_LIMIT: more than 65,536 values, a value in more than 65,536 pieces, or 2^22 pieces in all,
+/// before neighbours are joined; the message says what mends it.
 ferry_status ferry_pool_parts_values(const ferry_pool_parts *parts,
                                      const ferry_pool_key *chunks,
                                      size_t chunk_count,
@@ -691,6 +691,7 @@ void ferry_pool_value_list_free(ferry_pool_value_list *list);
 /// `results`.
 ///
 /// FERRY_ERR_INVALID: the results are not equally many for each chunk, or an outcome is no FERRY_POOL_OUTCOME_*.
+/// FERRY_ERR_LIMIT: more than 65,536 chunks.
 ferry_status ferry_pool_results_fold(const ferry_pool_result *results,
                                      size_t count,
                                      size_t chunk_count,
@@ -744,7 +745,7 @@ typedef struct ferry_pool_cost {
 /// of ferry_pool_exists with the same keys: this call moves nothing and waits for nobody. Gets through this node are
 /// measured as they end: each node that they came from, and this node's file, has a time for a call and one for a byte.
 /// Any thread, and inside callbacks. `options` may be NULL. A closed pool still answers. FERRY_ERR_LIMIT: more than
-/// 65,536 keys.
+/// 65,536 keys. FERRY_ERR_INVALID: a result has an outcome that is no FERRY_POOL_OUTCOME_*.
 ferry_status ferry_pool_estimate(const ferry_pool *pool,
                                  const ferry_pool_key *keys,
                                  const ferry_pool_result *results,

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ferry_pool_estimate(
     unsafe {
         call(error, || {
             let pool = ferry_pool::own(pool)?;
-            let keys = read_keys(keys, count)?;
+            let keys = read_keys(keys, count, "keys")?;
             let results = slice(results, count, "results")?;
             let options =
                 versioned::read(options, "options")?.map_or_else(Default::default, CostOptions::from);
