@@ -125,8 +125,9 @@ pub unsafe extern "C" fn ferry_pool_remove(
 /// FERRY_POOL_OUTCOME_OK: the value was brought, from the node in the result. FERRY_POOL_OUTCOME_HERE: it was in
 /// memory. FERRY_POOL_OUTCOME_FULL: there is no room beside the keys before it, the values in use and those used since
 /// the prefetch began. FERRY_POOL_OUTCOME_TOO_LONG: it has more bytes than the node lends, or more than 128 MiB. A miss
-/// has its reason, as for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first prefetch allocates
-/// 128 MiB, or as much as the node lends if that is less. Results, timeout and other errors as for ferry_pool_get.
+/// has its reason, as for ferry_pool_get. FERRY_ERR_INVALID: the node lends no memory. FERRY_ERR_NO_MEMORY: the first
+/// prefetch allocates 128 MiB, or as much as the node lends if that is less. Results, timeout and other errors as for
+/// ferry_pool_get.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_prefetch(
     pool: *mut ferry_pool,
