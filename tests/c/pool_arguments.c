@@ -425,6 +425,8 @@ static void files_that_cannot_be_taken(void)
     CHECK(strstr(error.message, "options.file: /proc/self/cmdline") != NULL);
     options.memory_bytes = 0;
     CHECK_NAMES(ferry_pool_open(engine, &options, &pool, &error), FERRY_ERR_INVALID, "options.file: a node with a file");
+    options.file = NULL;
+    CHECK_NAMES(ferry_pool_open(engine, &options, &pool, &error), FERRY_ERR_INVALID, "options.file_bytes: 1048576 of no file");
     end_engine(engine);
 }
 

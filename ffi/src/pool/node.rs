@@ -201,6 +201,11 @@ impl ferry_pool_options {
                 options.nodes.push(text(*node, &format!("options.nodes[{at}]"))?.to_owned());
             }
         }
+        if self.file.is_null() && self.file_bytes != 0 {
+            let bytes = self.file_bytes;
+            let text = format!("options.file_bytes: {bytes} of no file; set options.file, or 0 here");
+            return Err(Error::invalid(text));
+        }
         if !self.file.is_null() {
             // SAFETY: the caller's promise.
             let path = unsafe { CStr::from_ptr(self.file) }.to_bytes();

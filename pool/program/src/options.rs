@@ -41,7 +41,7 @@ pub struct Serve {
     #[arg(long, env = "FERRY_POOL_FILE", requires = "file_bytes")]
     pub file: Option<PathBuf>,
     /// How much of it to use, as --memory.
-    #[arg(long, env = "FERRY_POOL_FILE_BYTES", value_parser = bytes)]
+    #[arg(long, env = "FERRY_POOL_FILE_BYTES", value_parser = bytes, requires = "file")]
     pub file_bytes: Option<u64>,
     /// Values are stored on this many nodes.
     #[arg(long, env = "FERRY_POOL_REPLICAS", default_value_t = 1)]
@@ -72,6 +72,9 @@ pub struct Cluster {
     /// How long etcd lists a node that it does not hear from, in seconds.
     #[arg(long, env = "FERRY_POOL_DIRECTORY_TTL", default_value_t = 10)]
     pub directory_ttl: u64,
+    /// How long the start waits for etcd, and for a name that another node has, in seconds.
+    #[arg(long, env = "FERRY_POOL_DIRECTORY_TIMEOUT", default_value_t = 5)]
+    pub directory_timeout: u64,
     /// Nodes of other clusters are refused.
     #[arg(long, env = "FERRY_POOL_CLUSTER", default_value = "ferry")]
     pub cluster: String,
@@ -96,6 +99,7 @@ impl Cluster {
             directory: self.directory.clone(),
             directory_options: DirectoryOptions {
                 ttl: Duration::from_secs(self.directory_ttl),
+                open_timeout: Some(Duration::from_secs(self.directory_timeout)),
                 ..DirectoryOptions::default()
             },
             chain: Chain::new(self.chunk_tokens)?,
