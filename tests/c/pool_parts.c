@@ -96,14 +96,14 @@ static void wrong_arguments(void)
     CHECK_OK(NEW);
 #undef NEW
     CHECK_NULL(ferry_pool_parts_keys(NULL, &chunk, 1, &key, 1, &count, &error), "parts");
-    CHECK_NULL(ferry_pool_parts_keys(parts, NULL, 1, &key, 1, &count, &error), "keys");
+    CHECK_NULL(ferry_pool_parts_keys(parts, NULL, 1, &key, 1, &count, &error), "chunks");
     CHECK_NULL(ferry_pool_parts_keys(parts, &chunk, 1, NULL, 1, &count, &error), "out_keys");
     CHECK_NULL(ferry_pool_parts_keys(parts, &chunk, 1, &key, 1, NULL, &error), "out_count");
     blocks.blocks = ids;
     blocks.block_count = 1;
 #define VALUES ferry_pool_parts_values(parts, &chunk, 1, 0, &blocks, 1, &list, &error)
     CHECK_NULL(ferry_pool_parts_values(NULL, &chunk, 1, 0, &blocks, 1, &list, &error), "parts");
-    CHECK_NULL(ferry_pool_parts_values(parts, NULL, 1, 0, &blocks, 1, &list, &error), "keys");
+    CHECK_NULL(ferry_pool_parts_values(parts, NULL, 1, 0, &blocks, 1, &list, &error), "chunks");
     CHECK_NULL(ferry_pool_parts_values(parts, &chunk, 1, 0, NULL, 1, &list, &error), "blocks");
     CHECK_NULL(ferry_pool_parts_values(parts, &chunk, 1, 0, &blocks, 1, NULL, &error), "out_list");
     CHECK_BAD(ferry_pool_parts_values(parts, &chunk, 1, 0, &blocks, 0, &list, &error), "blocks: 0 lists");
