@@ -223,14 +223,7 @@ impl Pool {
         tier.into_iter().for_each(|tier| machine.set_tier(tier));
         let own = engine.own_peer()?;
         let (news, wake) = (EventFd::new().map_err(system)?, EventFd::new().map_err(system)?);
-        let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
-        let queue =
-            engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL).map_err(|error| match error.status {
-                Status::Busy => {
-                    Error::new(Status::Busy, format!("the engine has a pool already: {}", error.message))
-                }
-                _ => error,
-            })?;
+        let queue = queue_of(engine)?;
         let parts_max = QUEUE_CAPACITY.min(engine.config().transfers_max as usize) / 4;
         let shared = Arc::new(Shared {
             engine: engine.clone(),
@@ -377,6 +370,15 @@ impl Pool {
         let inner = self.shared.lock();
         inner.machine.stats()
     }
+}
+
+/// The node's queue of an engine, which has one.
+fn queue_of(engine: &Engine) -> Result<Arc<Queue>> {
+    let what = WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS;
+    engine.channel_queue(what, QUEUE_CAPACITY, CHANNEL).map_err(|error| match error.status {
+        Status::Busy => Error::new(Status::Busy, format!("the engine has a pool already: {}", error.message)),
+        _ => error,
+    })
 }
 
 /// The eventfd of the ends of submitted calls, for pollers: readable when `poll` has one. The pool owns it.

@@ -14,8 +14,9 @@ const REPLACED_PERCENT: u32 = 70;
 const STOPS_ADDED: u64 = 8;
 
 impl Plan {
-    /// Returns the seed's plan with such clocks and without caches or a pool. The clocks of every second host gain, the others
-    /// lose. Most faults now stop a target whose clock loses, for about a lease of an initiator whose clock gains.
+    /// Returns the seed's plan with such clocks and without caches or a pool. The clocks of every second host gain, the
+    /// others lose. Most faults now stop a target whose clock loses, for about a lease of an initiator whose clock
+    /// gains.
     pub fn beyond(seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
         (plan.kv, plan.pool) = (None, None);

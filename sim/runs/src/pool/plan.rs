@@ -24,8 +24,8 @@ pub struct PoolPlan {
     pub redial_ms: u64,
 }
 
-/// Returns what the seed draws, and gives its engines room for the transfers of a node: an application that holds all of
-/// few for as long as a call may take stops the node.
+/// Returns what the seed draws, and gives its engines room for the transfers of a node: an application that holds all
+/// of few for as long as a call may take stops the node.
 pub fn draw(seed: u64, engines: &mut [EnginePlan]) -> Option<PoolPlan> {
     let mut draw = Draw::new(seed, STREAM);
     let showed_a_bug = BUGS.iter().any(|bug| bug.seed == seed);
