@@ -269,14 +269,13 @@ impl Prefetch {
                 _ => self.ends[at] = Some(end),
             }
         }
-        let is_miss = |end: &Option<KeyEnd>| end.is_some_and(|end| !end.outcome.is_ok());
+        let is_there = |outcome: Outcome| outcome.is_ok() || outcome == Outcome::Full;
+        let is_miss = |end: &Option<KeyEnd>| end.is_some_and(|end| !is_there(end.outcome));
         let first_miss = self.ends.iter().position(is_miss).filter(|_| self.is_prefix);
         if let Some(miss) = first_miss {
             self.to_bring.retain(|item| item.at < miss);
             self.to_put.retain(|item| item.at < miss);
-            let is_full = |end: &Option<KeyEnd>| end.is_some_and(|end| end.outcome == Outcome::Full);
-            let later = self.ends[miss + 1..].iter_mut().filter(|end| !is_full(end));
-            later.for_each(|end| *end = Some(KeyEnd::of(Outcome::Absent)));
+            self.ends[miss + 1..].fill(Some(KeyEnd::of(Outcome::Absent)));
         }
     }
 
