@@ -49,8 +49,8 @@ class Parts:
     `layout` is the rank's `ferry.kv.Layout`, of which parts keep what they need. The rest is the cut, which
     must be equal wherever values are shared. `chunk_tokens` are those of the `Keyspace`. The heads of a layer
     are divided into `head_parts`: a common multiple of the tensor parallel sizes of the engines. The layers
-    are divided into `layer_parts`, none of which may have layers of two pipeline stages. `arrangement` is the order of
-    the bytes of a layer in a part; that of most engines makes the fewest pieces.
+    are divided into `layer_parts`, none of which may have layers of two pipeline stages. `arrangement` is the
+    order of the bytes of a layer in a part; that of most engines makes the fewest pieces.
     """
 
     def __init__(
