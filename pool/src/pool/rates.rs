@@ -163,7 +163,7 @@ impl Rates {
                 (best_ns, load_keys) = (total_ns, nth + 1);
             }
         }
-        let time = |ns: f64| Duration::from_nanos(ns as u64);
+        let time = |ns: f64| Duration::from_nanos(ns.round() as u64);
         Cost {
             keys: values.len(),
             bytes: values.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)),
