@@ -57,14 +57,14 @@ pub struct ferry_pool_parts {
 /// Values whose memory is that of blocks. It owns its arrays, and none of the memory that the values name.
 pub struct ferry_pool_value_list {
     values: Vec<ferry_pool_value>,
-    /// What the values point to.
+    /// The pieces that the values point to.
     _memory: Vec<Vec<ferry_pool_range>>,
 }
 
 /// Makes the parts that a rank with this layout puts and gets. A part has neighbouring heads of neighbouring layers,
 /// and is a value with a key of its own, which depends on the chunk's key and on all that decides the bytes of the
-/// part: the model and the names, shapes and order of its layers in `layout`, and `cut`. What several ranks hold alike
-/// (replicated heads, latent vectors) is one part. `cut` NULL means the defaults. The layout may be freed before the
+/// part: the model and the names, shapes and order of its layers in `layout`, and `cut`. Replicated heads and latent
+/// vectors, which several ranks hold alike, are one part. `cut` NULL means the defaults. The layout may be freed before the
 /// parts. Free the parts with ferry_pool_parts_free.
 ///
 /// FERRY_ERR_INVALID: the rank would hold a piece of a part; the message says which field of the cut must be larger. Or

@@ -1,5 +1,5 @@
 //! A model of engines and of a pool: each byte of a cache is a function of what it stands for, and a pool is a map.
-//! What one engine puts, another one gets, and each byte is compared; the model shares no formula with the planner.
+//! One engine gets what another one puts, and each byte is compared; the model shares no formula with the planner.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What the parts of one engine are to another one, by the model of `model`, and what is refused.
+//! The parts of one engine as another one gets them, by the model of `model`, and what is refused.
 
 use ferry_kv::{Group, LayerMemory, ModelKey, Strides};
 

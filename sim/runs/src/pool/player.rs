@@ -26,7 +26,7 @@ const STREAM: u64 = 400_000;
 /// Calls of a node that are open at a time, and their keys.
 const PARTS: usize = 3;
 pub const KEYS_MAX: u64 = 5;
-/// What lies between two pieces of a call's memory.
+/// The bytes between two pieces of a call's memory.
 const GAP: u64 = 64;
 /// The pause of a node between two steps, in microseconds.
 const PAUSE_US: (u64, u64) = (200, 30_000);
