@@ -156,14 +156,14 @@ impl Rates {
         for (nth, (source, bytes)) in values.iter().enumerate() {
             let (rate, sum) = of_source.entry(*source).or_insert_with(|| (self.of(me, *source), 0));
             *sum = sum.saturating_add(*bytes);
-            let ns = rate.ns(*sum).filter(|_| *bytes > 0);
+            let ns = rate.ns(*sum).filter(|_| *bytes > 0).map(f64::round);
             get_ns = get_ns.zip(ns).map(|(slowest, ns): (f64, f64)| slowest.max(ns));
             let rest_ns = chunk_ns.unwrap_or(0.0) * (keys - nth - 1) as f64;
             if let Some(total_ns) = get_ns.map(|ns| ns + rest_ns).filter(|ns| *ns <= best_ns) {
                 (best_ns, load_keys) = (total_ns, nth + 1);
             }
         }
-        let time = |ns: f64| Duration::from_nanos(ns.round() as u64);
+        let time = |ns: f64| Duration::from_nanos(ns as u64);
         Cost {
             keys: values.len(),
             bytes: values.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)),
