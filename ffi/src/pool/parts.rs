@@ -64,8 +64,8 @@ pub struct ferry_pool_value_list {
 /// Makes the parts that a rank with this layout puts and gets. A part has neighbouring heads of neighbouring layers,
 /// and is a value with a key of its own, which depends on the chunk's key and on all that decides the bytes of the
 /// part: the model and the names, shapes and order of its layers in `layout`, and `cut`. Replicated heads and latent
-/// vectors, which several ranks hold alike, are one part. `cut` NULL means the defaults. The layout may be freed before the
-/// parts. Free the parts with ferry_pool_parts_free.
+/// vectors, which several ranks hold alike, are one part. `cut` NULL means the defaults. The layout may be freed before
+/// the parts. Free the parts with ferry_pool_parts_free.
 ///
 /// FERRY_ERR_INVALID: the rank would hold a piece of a part; the message says which field of the cut must be larger. Or
 /// a field cannot be. FERRY_ERR_UNSUPPORTED: the layout has windows, states or context parallelism. FERRY_ERR_LIMIT: a
