@@ -11,6 +11,7 @@ use crate::region::Registry;
 use crate::session::handshake::Local;
 use crate::stats::Stats;
 use crate::status::Result;
+use crate::sys::crowd::Crowd;
 use crate::sys::health::Health;
 use crate::sys::once::OnceLock;
 use crate::sys::pages::Pages;
@@ -35,6 +36,7 @@ pub struct Context {
     pub own: OnceLock<Arc<Peer>>,
     pub transfers: Arc<Table<TransferId, Transfer>>,
     pub spin_ns: u64,
+    pub crowd: Crowd,
     /// The pages of this process.
     pub pages: Arc<Pages>,
 }
@@ -55,6 +57,7 @@ impl Context {
             own: OnceLock::new(),
             transfers: Arc::new(Table::with_reserve(tag, config.transfers_max, PARTS_MAX)),
             spin_ns: config.spin_us * 1000,
+            crowd: Crowd::default(),
             pages: Arc::new(Pages::of(None)),
             config,
         }

@@ -78,15 +78,17 @@ fn zero_never_polls() {
     }
 }
 
+/// A thread that kept its CPU while it polls would poll until the end, because the other end could not answer.
 #[test]
-fn ends_that_share_a_cpu_never_poll() {
+fn ends_that_share_a_cpu_make_way_for_each_other() {
     let _alone = alone();
     let all = allowed();
     restrict_to(&all[..1]);
     let settings = [("spin_us", "1000")];
-    let counted = converse(&Pair::of(open(&settings), open(&settings)));
+    let pair = Pair::of(open(&settings), open(&settings));
+    let (spins, vain) = (0..4).map(|_| converse(&pair)).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
     restrict_to(&all);
-    assert_eq!(counted, (0, 0));
+    assert!(vain < 4 * u64::from(EXCHANGES) / 10, "{spins} spins, {vain} in vain");
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod acl;
 pub mod addresses;
 #[cfg(test)]
 mod bombs_tests;
+pub mod crowd;
 pub mod cuda;
 pub mod health;
 pub mod hook;

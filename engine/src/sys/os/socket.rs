@@ -114,18 +114,6 @@ pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) -> Option<RawFd> {
     polled[..count].iter().rfind(|polled| polled.revents != 0).map(|polled| polled.fd)
 }
 
-/// Returns the CPU that handled the socket's last packet, and the CPU that this thread runs on.
-pub fn incoming_and_own_cpu(fd: RawFd) -> (i32, i32) {
-    let mut cpu: libc::c_int = -1;
-    let mut length = std::mem::size_of_val(&cpu) as libc::socklen_t;
-    // SAFETY: `cpu` and `length` live on this stack and match in size.
-    unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, (&raw mut cpu).cast(), &mut length);
-    }
-    // SAFETY: no arguments, no memory.
-    (cpu, unsafe { libc::sched_getcpu() })
-}
-
 /// Sets the congestion control. Fails if the name is unknown or not permitted; callers may ignore that.
 pub fn set_congestion(fd: RawFd, name: &str) -> io::Result<()> {
     // SAFETY: the bytes of `name` are borrowed for the call and their length is given.

@@ -30,11 +30,6 @@ pub fn is_fault(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EFAULT)
 }
 
-/// The simulated kernel has no CPUs.
-pub fn incoming_and_own_cpu(_fd: RawFd) -> (i32, i32) {
-    (-1, 0)
-}
-
 pub fn set_congestion(_fd: RawFd, _name: &str) -> io::Result<()> {
     Ok(())
 }

@@ -6,6 +6,7 @@ use crate::limits::{FRAME_DESCRIPTORS_MAX, LANE_FRAMES_MAX, LANE_READS_MAX};
 use crate::loss::{Cause, Failure};
 use crate::region::Region;
 use crate::sys::clock;
+use crate::sys::pages::{Pages, LOOKS_MAX};
 use crate::transport::tcp::wire::{Fault, FAULTS_PER_FRAME_MAX};
 use crate::types::Boottime;
 use std::collections::VecDeque;
@@ -79,8 +80,18 @@ impl Answers {
         self.ack_due || !self.reads.is_empty()
     }
 
-    pub fn owes_read(&self) -> bool {
-        !self.reads.is_empty()
+    /// Returns whether sending the answers to READs may wait for a page, or takes longer than a caller has time for.
+    pub fn may_wait(&self, bytes_max: u64, pages: &Pages) -> bool {
+        let pieces = || {
+            self.reads
+                .iter()
+                .flat_map(|job| job.pieces.iter().map(|(address, length)| (*address, u64::from(*length))))
+        };
+        if pieces().map(|(_, length)| length).sum::<u64>() > bytes_max {
+            return true;
+        }
+        let (now_ns, mut looks) = (clock::monotonic_ns(), LOOKS_MAX);
+        pieces().any(|(address, length)| !pages.has(address, length, now_ns, &mut looks))
     }
 
     pub fn take_read(&mut self) -> Option<ReadJob> {

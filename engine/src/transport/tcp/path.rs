@@ -7,9 +7,8 @@ use crate::peer::transport::{BULK, EXPRESS};
 use crate::peer::{After, Path, Peer};
 use crate::region::RemoteMap;
 use crate::sys::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sys::clock;
 use crate::sys::lock::RwLock;
-use crate::sys::pause;
-use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::rx::By;
 use crate::transport::tcp::worker::GAP_SPINS;
@@ -119,7 +118,6 @@ impl TcpPath {
         let until_ns = sleep_until_ns.unwrap_or(Monotonic::NEVER);
         let mut may_spin = sleep_until_ns.is_none() || self.spin_pays.load(Ordering::Relaxed);
         let (mut spins, mut slept) = (false, false);
-        let mut asked_cpu = false;
         // The call that sends on the lane (0 if none does), and how long this thread waits for that call.
         let mut held = (0, Monotonic::ZERO);
         let leaves = loop {
@@ -140,23 +138,18 @@ impl TcpPath {
                     // The sending thread may wait for a page. Unlike this thread, a worker that waits can be replaced.
                     break false;
                 }
-                pause::spin();
+                lane.context.crowd.make_way(now_ns);
                 continue;
             }
             held.1 = Monotonic::ZERO;
-            if may_spin && !asked_cpu {
-                asked_cpu = true;
-                let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
-                // On the same CPU the peer could not answer while this thread spins.
-                may_spin = incoming != own;
-            }
-            may_spin &= now_ns < started_ns + self.spin_ns && lane.peer.active() <= 1;
+            may_spin &= now_ns < started_ns + self.spin_ns && !lane.context.crowd.is_there(now_ns);
+            may_spin &= sleep_until_ns.is_none() || lane.peer.active() <= 1;
             if may_spin {
                 if !spins {
                     spins = true;
                     lane.context.stats.spins.fetch_add(1, Ordering::Relaxed);
                 }
-                pause::spin();
+                may_spin = lane.context.crowd.make_way(now_ns);
                 continue;
             }
             slept = true;

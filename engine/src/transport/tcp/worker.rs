@@ -16,10 +16,8 @@ use crate::sys::health;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::sys::map::HashMap;
 use crate::sys::mpsc;
-use crate::sys::pause;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::sched;
-use crate::sys::socket;
 use crate::sys::thread;
 use crate::sys::thread::JoinHandle;
 use crate::sys::turns::{self, Next, Turns};
@@ -291,18 +289,6 @@ impl Worker {
         }
         lane
     }
-
-    /// Decides whether to poll this lane, which has just received, before sleeping. Counts the spins that begin.
-    fn may_spin(&self, lane: &Lane) -> bool {
-        if self.spin_ns == 0 {
-            return false;
-        }
-        let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
-        if incoming != own {
-            lane.context.stats.spins.fetch_add(1, Ordering::Relaxed);
-        }
-        incoming != own
-    }
 }
 
 /// The state of a lane thread between its turns.
@@ -453,12 +439,12 @@ impl LaneThread {
             return Next::AFTER_A_LOOK;
         }
         // A thread that sleeps holds no lane, so that the lane's socket is closed with the lane.
-        if let Some(lane) = self.talker.take().filter(|_| self.spin_pays) {
-            if self.worker.may_spin(&lane) {
-                self.spin = Some(Spin { lane, end_ns: Monotonic::ZERO, tries: 0 });
-                return Next::Again;
-            }
-            self.spin_pays = false;
+        let may_spin = self.spin_pays && self.worker.spin_ns > 0;
+        let is_crowded = |lane: &Arc<Lane>| lane.context.crowd.is_there(clock::monotonic_ns());
+        if let Some(lane) = self.talker.take().filter(|lane| may_spin && !is_crowded(lane)) {
+            lane.context.stats.spins.fetch_add(1, Ordering::Relaxed);
+            self.spin = Some(Spin { lane, end_ns: Monotonic::ZERO, tries: 0 });
+            return Next::Again;
         }
         self.idle_since_ns.get_or_insert_with(clock::monotonic_ns);
         Next::WhenWoken
@@ -477,8 +463,9 @@ impl LaneThread {
             }
             let worker = &self.worker;
             let is_wanted = worker.has_kicks.load(Ordering::Relaxed) || worker.stop.load(Ordering::Relaxed);
-            if !is_wanted && !spin.lane.is_closed() {
-                pause::spin();
+            // A caller that waits polls the lane itself.
+            let may_poll = !is_wanted && !spin.lane.is_closed() && !spin.lane.is_claimed();
+            if may_poll && spin.lane.context.crowd.make_way(now) {
                 spin.tries += 1;
                 let looks = spin.tries % TRIES_PER_LOOK == 0;
                 self.spin = Some(spin);

@@ -285,8 +285,10 @@ impl Lane {
             self.fail(failure);
         } else if turn.owes_answer || (turn.settled && self.window_full.swap(false, Ordering::SeqCst)) {
             // Sending reads memory of other transfers than the caller's.
-            let gathers = by == By::Caller && (self.answers.lock().owes_read() || self.has_work());
-            if gathers {
+            let engine = self.peer.engine();
+            let may_wait =
+                || self.has_work() || self.answers.lock().may_wait(engine.express_bytes_max, &engine.pages);
+            if by == By::Caller && may_wait() {
                 self.kick()
             } else {
                 self.send(&mut after)
@@ -334,6 +336,11 @@ impl Lane {
         }
         self.update_interest();
         true
+    }
+
+    /// Returns whether a thread that waits has the lane's input.
+    pub fn is_claimed(&self) -> bool {
+        self.caller_drives.load(Ordering::SeqCst)
     }
 
     /// Returns the input to the worker. `leaves`: a frame waits there that was received in part.
