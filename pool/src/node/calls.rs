@@ -167,6 +167,7 @@ impl Machine {
 
     fn take_found(&mut self, asked: Asked, owners: &[u64], found: &[u8], now: u64) {
         let (id, is_partial) = (asked.call, asked.is_partial || self.missing > 0);
+        let answered = asked.to;
         let (mut again, mut with_owner) = (Vec::new(), Vec::new());
         let mut touched = BTreeMap::<NodeId, Vec<u64>>::new();
         for (at, found) in asked.keys.iter().zip(found) {
@@ -191,7 +192,8 @@ impl Machine {
             }
         }
         for (owner, mut fingerprints) in touched {
-            if let Some(peer) = self.nodes.peer_of(owner) {
+            // The member that answers has touched what it has itself.
+            if let Some(peer) = self.nodes.peer_of(owner).filter(|peer| Some(*peer) != answered) {
                 fingerprints.reverse();
                 self.send(peer, &Message::Touch(fingerprints));
             }

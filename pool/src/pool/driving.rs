@@ -1,6 +1,7 @@
 //! Drives the node: takes the events of the engine's queue, has the machine handle them, and sums values. One thread at a
 //! time drives: a caller that waits or, while none does, the thread `ferry-pool`.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
@@ -21,8 +22,9 @@ use crate::wire::Message;
 const EVENTS_PER_TURN: usize = 256;
 /// Bytes that are summed before the queue is looked at again.
 const SUMMED_PER_TURN: u64 = 4 << 20;
-/// How long the thread leaves the node to callers before it looks whether one drives.
+/// How long the thread leaves the node to callers before it looks whether one drives: longer each time that one does.
 const NAP: Duration = Duration::from_micros(100);
+const NAP_MAX: Duration = Duration::from_millis(1);
 /// Events that are further apart are no conversation.
 const CONVERSATION: Duration = Duration::from_micros(200);
 /// The longest sleep: what has no room now is tried again.
@@ -39,6 +41,9 @@ pub struct Driver {
     /// When the last event came, or the call began for which a thread drives; and how long before it the previous one did.
     last_ns: u64,
     gap_ns: u64,
+    /// A caller drives; and one drove when the last event came, whose conversation is not the thread's.
+    is_caller: bool,
+    was_caller: bool,
     /// When what is due was looked at last, and how long nothing is.
     ticked_ns: u64,
     due: Option<Duration>,
@@ -46,7 +51,7 @@ pub struct Driver {
 
 impl Driver {
     fn heard(&mut self, now: u64) {
-        (self.gap_ns, self.last_ns) = (now - self.last_ns, now);
+        (self.gap_ns, self.last_ns, self.was_caller) = (now - self.last_ns, now, self.is_caller);
     }
 }
 
@@ -59,30 +64,29 @@ pub fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
 
 impl Shared {
     fn run_thread(&self) {
+        let mut nap = NAP;
         loop {
-            let timeout = match self.try_drive() {
-                None => {
-                    // A caller drives.
-                    sleep(NAP);
-                    continue;
-                }
-                Some(mut driver) => {
-                    let is_busy = self.turn(&mut driver);
-                    if self.is_over() {
-                        break;
-                    }
-                    if is_busy || self.spin(&mut driver) {
-                        continue;
-                    }
-                    self.tick(&mut driver);
-                    // A caller that leaves may leave something due earlier.
-                    Some(driver.due.map_or(SLEEP_MAX, |due| due.min(SLEEP_MAX)))
-                }
+            let role = self.try_drive().filter(|_| !self.is_wanted());
+            let Some(mut driver) = role else {
+                // A caller drives, or is about to.
+                sleep(nap);
+                nap = NAP_MAX.min(nap * 2);
+                continue;
             };
-            if timeout == Some(Duration::ZERO) {
+            nap = NAP;
+            driver.is_caller = false;
+            let pause = self.step(&mut driver);
+            drop(driver);
+            let Some(pause) = pause else { break };
+            if self.is_wanted() {
+                drop(self.lock());
+                self.changed.notify_all();
                 continue;
             }
-            wait_readable(self.queue.as_fd(), self.wake.as_fd(), timeout);
+            if pause.is_zero() {
+                continue;
+            }
+            wait_readable(self.queue.as_fd(), self.wake.as_fd(), Some(pause));
             self.wake.clear();
             if self.engine.check_health().is_err() {
                 // The queue of a broken engine stays readable.
@@ -90,6 +94,20 @@ impl Shared {
             }
         }
         self.end();
+    }
+
+    /// Drives for a while. Returns how long to sleep then; None when the node has ended.
+    fn step(&self, driver: &mut Driver) -> Option<Duration> {
+        let is_busy = self.turn(driver);
+        if self.is_over() {
+            return None;
+        }
+        if is_busy || self.spin(driver) {
+            return Some(Duration::ZERO);
+        }
+        self.tick(driver);
+        // A caller that leaves may leave something due earlier.
+        Some(driver.due.map_or(SLEEP_MAX, |due| due.min(SLEEP_MAX)))
     }
 
     /// Waits until `done` has something, and drives the node meanwhile unless another thread does. TIMEOUT; CLOSED when
@@ -121,11 +139,14 @@ impl Shared {
                 if let Some(found) = look(&mut inner)? {
                     return Ok(found);
                 }
-                // Whoever drives signals the end of calls, and that it stops.
+                // Whoever drives signals the end of calls, and that it stops; the thread stops for a caller.
                 let pause = left().map_or(NO_ROOM, |left| left.min(NO_ROOM));
+                self.wanted.fetch_add(usize::from(!is_ending), Ordering::SeqCst);
                 drop(self.sleep(inner, Some(pause)));
+                self.wanted.fetch_sub(usize::from(!is_ending), Ordering::SeqCst);
                 continue;
             };
+            driver.is_caller = true;
             driver.heard(self.now());
             loop {
                 let is_busy = self.turn(&mut driver);
@@ -159,6 +180,11 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Whether callers wait for the role that the thread has.
+    fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst) > 0
     }
 
     /// The role of the driver, unless another thread has it. A thread that panicked in it leaves it to the next one.
@@ -247,10 +273,11 @@ impl Shared {
     /// sleep would cost more. Returns whether to look again before a sleep.
     fn spin(&self, driver: &mut Driver) -> bool {
         let is_close = |ns: u64| Duration::from_nanos(ns) < CONVERSATION;
-        let Some(talker) = driver.talker.filter(|_| self.may_spin && is_close(driver.gap_ns)) else {
-            return false;
-        };
-        self.engine.spin_for_event(&self.queue, talker) && is_close(self.now() - driver.last_ns)
+        let may_spin = self.may_spin && is_close(driver.gap_ns) && driver.is_caller == driver.was_caller;
+        let Some(talker) = driver.talker.filter(|_| may_spin) else { return false };
+        let is_caller = driver.is_caller;
+        let is_wanted = || !is_caller && self.is_wanted();
+        self.engine.spin_for_event(&self.queue, talker, &is_wanted) && is_close(self.now() - driver.last_ns)
     }
 
     /// Sums values, under no lock and for a bounded time. Returns whether more are to be summed.

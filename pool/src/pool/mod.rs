@@ -22,6 +22,7 @@ mod values;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -143,6 +144,8 @@ struct Shared {
     inner: Mutex<Inner>,
     /// Held by the thread that drives.
     driver: Mutex<Driver>,
+    /// Callers that would take the place of the thread `ferry-pool`.
+    wanted: AtomicUsize,
     /// Signalled when a call has ended, and when the one that drove stops.
     changed: Condvar,
     /// Readable when a call has ended that nobody waits for.
@@ -257,6 +260,7 @@ impl Pool {
                 is_over: false,
             }),
             driver: Mutex::new(Driver::default()),
+            wanted: AtomicUsize::new(0),
             changed: Condvar::new(),
             news,
             wake,
