@@ -70,7 +70,7 @@ pub struct Story {
     lingers: bool,
     /// When the last removal that ended well began, if no put was under way, and how many nodes had died.
     removed: Option<(usize, usize)>,
-    /// Who removed it, if that node was told UNKNOWN: it has to meet those that it did not see.
+    /// Who removed it, if that node was told UNKNOWN or another one was far: it has to meet those that it did not see.
     remover: Option<usize>,
     /// When it was removed somewhere last.
     removal: usize,
@@ -431,6 +431,7 @@ impl World {
 
     fn end_remove(&mut self, node: usize, open: &Open, key: u64, how: &KeyEnd) {
         let (step, sees_all) = (self.step, open.sees_all && self.sees_all(node));
+        let is_remembered_here = how.outcome == Outcome::Unknown || !self.far(node).is_empty();
         let story = self.stories.entry(key).or_default();
         story.removal = step;
         if matches!(how.outcome, Outcome::Ok | Outcome::Absent | Outcome::Unknown)
@@ -439,7 +440,8 @@ impl World {
             && story.put < open.begun
         {
             story.removed = Some((open.begun, self.deaths));
-            story.remover = (how.outcome == Outcome::Unknown).then_some(node);
+            // The node that is far hears it from the remover.
+            story.remover = is_remembered_here.then_some(node);
         }
     }
 

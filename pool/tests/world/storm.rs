@@ -347,4 +347,6 @@ fn stories_that_have_failed_before() {
     }
     // A removal that was passed on was not passed on again, to a node that only its hearer saw.
     stories(2_041_979..2_041_980, false, true);
+    // The remover of a key was silent from the moment at which it met the node that had the key: no fault of the pool's.
+    stories(3_209_295..3_209_296, true, true);
 }

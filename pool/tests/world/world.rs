@@ -277,19 +277,28 @@ impl World {
         self.take_ends(node);
     }
 
-    /// Nodes of the list that this node does not know.
-    /// Whether each node that lends memory is in touch with this one or with one that is, but for one that is alone.
-    pub fn sees_all(&self, node: usize) -> bool {
-        let lends = |at: &usize| self.nodes[*at].lends > 0;
-        let sees = |one: usize, other: usize| one == other || self.is_greeted(one, other);
-        let near: Vec<usize> = (0..self.nodes.len()).filter(lends).filter(|at| sees(node, *at)).collect();
-        let mut far =
-            (0..self.nodes.len()).filter(lends).filter(|at| !near.iter().any(|near| sees(*near, *at)));
-        let alone =
-            |at: usize| (0..self.nodes.len()).filter(lends).all(|other| other == at || !sees(other, at));
-        far.next().is_none_or(alone) && far.next().is_none()
+    fn sees(&self, one: usize, other: usize) -> bool {
+        one == other || self.is_greeted(one, other)
     }
 
+    /// The nodes that lend memory and are in touch neither with this one nor with one that is.
+    pub fn far(&self, node: usize) -> Vec<usize> {
+        let lend = (0..self.nodes.len()).filter(|at| self.nodes[*at].lends > 0);
+        let near: Vec<usize> = lend.clone().filter(|at| self.sees(node, *at)).collect();
+        lend.filter(|at| !near.iter().any(|near| self.sees(*near, *at))).collect()
+    }
+
+    /// Whether no node is far, but for one that is alone.
+    pub fn sees_all(&self, node: usize) -> bool {
+        let lends = |at: &usize| self.nodes[*at].lends > 0;
+        match self.far(node)[..] {
+            [] => true,
+            [at] => (0..self.nodes.len()).filter(lends).all(|other| other == at || !self.sees(other, at)),
+            _ => false,
+        }
+    }
+
+    /// Nodes of the list that this node does not know.
     fn missing(&self, node: usize) -> usize {
         let others = (0..self.nodes.len()).filter(|other| *other != node && self.nodes[*other].lends > 0);
         others.filter(|other| !self.is_known(node, *other)).count()
