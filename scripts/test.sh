@@ -15,8 +15,8 @@ SKIP=77
 # in the same lane.
 alone=(format clippy build tests local_path standin sim)
 lanes=(
-    "c mooncake_c docs rdma cuda"
-    "etcd cxx python golang exchange installed deb io_uring selftest agents demo nixl"
+    "c mooncake_c docs rdma cuda io_uring selftest agents demo"
+    "etcd cxx python golang exchange installed deb nixl"
 )
 # Printed at the end of a full run.
 elsewhere="not run: make bench, bench-cuda, compare, overhead and pool-paper, which measure; sim, chaos and fuzz, which draw more faults; sanitize, miri and soak; make prove, which runs some of each; make test-engines, which runs vLLM and LMCache; make test-bare, which runs make demo and make test in a new Debian"
