@@ -81,6 +81,48 @@ fn no_key_is_absent_while_a_node_is_missing_that_comes_before_the_answer() {
     assert_eq!(exists(0, 1), Some(Outcome::Unknown));
 }
 
+/// The member that answers knows itself that its value is used.
+#[test]
+fn what_a_member_is_asked_for_stays_longest_and_costs_no_message_more() {
+    let peer = PeerId::from_raw(1);
+    let client = Hello { is_member: false, ..hello("me", 1) };
+    let mut client = Machine::new(client, Store::new(0, 512), 0).unwrap();
+    let mut member = Machine::new(hello("other", 2), Store::new(1 << 10, 512), 0).unwrap();
+    client.heard(peer, Message::Hello(hello("other", 2)), 0);
+    member.heard(peer, Message::Hello(Hello { is_member: false, ..hello("me", 1) }), 0);
+    let sent = |machine: &mut Machine| {
+        let actions = machine.take_actions().into_iter();
+        let messages = actions.filter_map(|action| match action {
+            Action::Send { message, .. } => Message::decode(&message).ok(),
+            _ => None,
+        });
+        messages.collect::<Vec<_>>()
+    };
+    let put = |member: &mut Machine, number: u8| {
+        let segments = vec![Segment { address: 4096, bytes: 8, region: 1 }];
+        let keys = vec![Wanted { digest: Digest([number; 32]), checksum: Some(1), segments }];
+        member.take_actions();
+        member.call_own(Ask::Put { keys, replicas: 1, preferred: Some(member.my_id()) }, 0);
+        let moved = member.take_actions().into_iter().find_map(|action| match action {
+            Action::Move { number, .. } => Some(number),
+            _ => None,
+        });
+        member.moved(moved.expect("the value is copied"), &[], 0);
+    };
+    put(&mut member, 1);
+    put(&mut member, 2);
+    sent(&mut client);
+    client.call(Ask::Exists { digests: vec![Digest([1; 32])], prefix: false }, 0);
+    sent(&mut member);
+    sent(&mut client).into_iter().for_each(|message| member.heard(peer, message, 0));
+    sent(&mut member).into_iter().for_each(|message| client.heard(peer, message, 0));
+    assert_eq!(client.take_end().map(|end| end.keys[0].outcome), Some(Outcome::Ok));
+    assert_eq!(sent(&mut client), []);
+    put(&mut member, 3);
+    let held = [1, 2, 3].map(|number| member.store().find(&Digest([number; 32])).is_some());
+    assert_eq!(held, [true, false, true]);
+}
+
 #[test]
 fn a_fence_that_fails_is_tried_again_after_a_pause() {
     let mut machine = Machine::new(hello("me", 1), Store::new(1 << 20, 512), 0).unwrap();
