@@ -155,7 +155,7 @@ impl Engine {
 
     /// Waits for an event as briefly as a small transfer of a conversation takes, for at most the engine's `spin_us`,
     /// and receives on this thread meanwhile: an answer of `peer` then costs no hop through another thread. Ends when
-    /// `is_wanted`, too. False: the queue has no event, and to spin is no use now, because another thread receives.
+    /// `is_wanted`, too. False: the queue has no event, and to spin is no use now.
     pub fn spin_for_event(&self, queue: &Queue, peer: PeerId, is_wanted: &dyn Fn() -> bool) -> bool {
         let has_event = || queue.pending() > 0 || is_wanted();
         if has_event() {

@@ -23,8 +23,9 @@ const EVENTS_PER_TURN: usize = 256;
 /// Bytes that are summed before the queue is looked at again.
 const SUMMED_PER_TURN: u64 = 4 << 20;
 /// How long the thread leaves the node to callers before it looks whether one drives: longer each time that one does.
+/// What comes after the last call of a program may wait as long.
 const NAP: Duration = Duration::from_micros(100);
-const NAP_MAX: Duration = Duration::from_millis(1);
+const NAP_MAX: Duration = Duration::from_micros(400);
 /// Events that are further apart are no conversation.
 const CONVERSATION: Duration = Duration::from_micros(200);
 /// The longest sleep: what has no room now is tried again.
@@ -66,9 +67,13 @@ impl Shared {
     fn run_thread(&self) {
         let mut nap = NAP;
         loop {
-            let role = self.try_drive().filter(|_| !self.is_wanted());
+            // A caller that waits for the role and does not come is not waited for.
+            let is_wanted = self.is_wanted() && nap < NAP_MAX;
+            let role = if is_wanted { None } else { self.try_drive() };
             let Some(mut driver) = role else {
-                // A caller drives, or is about to.
+                if is_wanted {
+                    self.tell_waiting();
+                }
                 sleep(nap);
                 nap = NAP_MAX.min(nap * 2);
                 continue;
@@ -78,12 +83,7 @@ impl Shared {
             let pause = self.step(&mut driver);
             drop(driver);
             let Some(pause) = pause else { break };
-            if self.is_wanted() {
-                drop(self.lock());
-                self.changed.notify_all();
-                continue;
-            }
-            if pause.is_zero() {
+            if pause.is_zero() || self.is_wanted() {
                 continue;
             }
             wait_readable(self.queue.as_fd(), self.wake.as_fd(), Some(pause));
@@ -142,7 +142,10 @@ impl Shared {
                 // Whoever drives signals the end of calls, and that it stops; the thread stops for a caller.
                 let pause = left().map_or(NO_ROOM, |left| left.min(NO_ROOM));
                 self.wanted.fetch_add(usize::from(!is_ending), Ordering::SeqCst);
-                drop(self.sleep(inner, Some(pause)));
+                // It may have stopped meanwhile, and nobody else looks.
+                if is_ending || self.try_drive().is_none() {
+                    drop(self.sleep(inner, Some(pause)));
+                }
                 self.wanted.fetch_sub(usize::from(!is_ending), Ordering::SeqCst);
                 continue;
             };
@@ -159,8 +162,8 @@ impl Shared {
                     let others = !inner.waited.is_empty();
                     drop(inner);
                     drop(driver);
-                    if others {
-                        self.changed.notify_all();
+                    if others || self.is_wanted() {
+                        self.tell_waiting();
                     }
                     return found.and_then(|found| found.ok_or_else(|| Error::invalid("nothing was found")));
                 }
@@ -182,9 +185,15 @@ impl Shared {
         }
     }
 
-    /// Whether callers wait for the role that the thread has.
+    /// Whether callers wait for the role.
     fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::SeqCst) > 0
+    }
+
+    /// Wakes the callers that wait. One that has just looked holds the lock until it sleeps.
+    fn tell_waiting(&self) {
+        drop(self.lock());
+        self.changed.notify_all();
     }
 
     /// The role of the driver, unless another thread has it. A thread that panicked in it leaves it to the next one.

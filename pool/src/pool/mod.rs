@@ -144,7 +144,7 @@ struct Shared {
     inner: Mutex<Inner>,
     /// Held by the thread that drives.
     driver: Mutex<Driver>,
-    /// Callers that would take the place of the thread `ferry-pool`.
+    /// Callers that wait until they may drive.
     wanted: AtomicUsize,
     /// Signalled when a call has ended, and when the one that drove stops.
     changed: Condvar,

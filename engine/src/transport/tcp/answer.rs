@@ -6,7 +6,6 @@ use crate::limits::{FRAME_DESCRIPTORS_MAX, LANE_FRAMES_MAX, LANE_READS_MAX};
 use crate::loss::{Cause, Failure};
 use crate::region::Region;
 use crate::sys::clock;
-use crate::sys::pages::{Pages, LOOKS_MAX};
 use crate::transport::tcp::wire::{Fault, FAULTS_PER_FRAME_MAX};
 use crate::types::Boottime;
 use std::collections::VecDeque;
@@ -80,18 +79,12 @@ impl Answers {
         self.ack_due || !self.reads.is_empty()
     }
 
-    /// Returns whether sending the answers to READs may wait for a page, or takes longer than a caller has time for.
-    pub fn may_wait(&self, bytes_max: u64, pages: &Pages) -> bool {
-        let pieces = || {
-            self.reads
-                .iter()
-                .flat_map(|job| job.pieces.iter().map(|(address, length)| (*address, u64::from(*length))))
-        };
-        if pieces().map(|(_, length)| length).sum::<u64>() > bytes_max {
-            return true;
-        }
-        let (now_ns, mut looks) = (clock::monotonic_ns(), LOOKS_MAX);
-        pieces().any(|(address, length)| !pages.has(address, length, now_ns, &mut looks))
+    /// Returns the pieces of the READs to answer; None if they have more bytes, or are more than those of one frame.
+    pub fn small_reads(&self, bytes_max: u64) -> Option<Vec<(u64, u32)>> {
+        let pieces = self.reads.iter().flat_map(|job| &job.pieces).copied();
+        let pieces: Vec<(u64, u32)> = pieces.take(FRAME_DESCRIPTORS_MAX + 1).collect();
+        let bytes: u64 = pieces.iter().map(|(_, length)| u64::from(*length)).sum();
+        Some(pieces).filter(|pieces| pieces.len() <= FRAME_DESCRIPTORS_MAX && bytes <= bytes_max)
     }
 
     pub fn take_read(&mut self) -> Option<ReadJob> {
@@ -111,6 +104,17 @@ pub fn clock_is_past(until_ns: Boottime) -> bool {
 mod tests {
     use super::*;
     use crate::status::Status;
+
+    fn job(sequence: u64) -> ReadJob {
+        ReadJob {
+            sequence,
+            not_after_ns: Boottime::from_ns(1),
+            checksum: false,
+            pieces: Vec::new(),
+            regions: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
 
     #[test]
     fn faults_beyond_one_frame_follow_with_their_own_sequences() {
@@ -141,19 +145,25 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_wait_for_answers_is_stopped_at_its_credits() {
-        let job = |sequence| ReadJob {
-            sequence,
-            not_after_ns: Boottime::from_ns(1),
-            checksum: false,
-            pieces: Vec::new(),
-            regions: Vec::new(),
-            faults: Vec::new(),
-        };
         let mut answers = Answers::default();
         let credits = LANE_READS_MAX as u64;
         assert!((1..=credits).all(|sequence| answers.push_read(job(sequence))));
         assert_eq!(answers.take_read().map(|job| job.sequence), Some(1));
         assert!(answers.push_read(job(credits + 1)));
         assert!(!answers.push_read(job(credits + 2)));
+    }
+
+    #[test]
+    fn small_reads_are_those_of_few_bytes_and_pieces() {
+        let mut answers = Answers::default();
+        assert_eq!(answers.small_reads(0), Some(Vec::new()));
+        assert!(answers.push_read(ReadJob { pieces: vec![(1, 60)], ..job(1) }));
+        assert!(answers.push_read(ReadJob { pieces: vec![(2, 30), (3, 10)], ..job(2) }));
+        assert_eq!(answers.small_reads(100), Some(vec![(1, 60), (2, 30), (3, 10)]));
+        assert_eq!(answers.small_reads(99), None);
+        assert!(answers.push_read(ReadJob { pieces: vec![(4, 1); FRAME_DESCRIPTORS_MAX - 3], ..job(3) }));
+        assert!(answers.small_reads(u64::MAX).is_some());
+        assert!(answers.push_read(ReadJob { pieces: vec![(5, 0)], ..job(4) }));
+        assert_eq!(answers.small_reads(u64::MAX), None);
     }
 }

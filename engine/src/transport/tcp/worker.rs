@@ -4,8 +4,8 @@
 //! was replaced ends when it comes back.
 //!
 //! After a small exchange the thread spins briefly before it sleeps, if spinning paid off the last time: the next
-//! request of a conversation then costs no wake-up. The thread does not spin if it shares its CPU with the peer's
-//! thread.
+//! request of a conversation then costs no wake-up. Between two looks it makes way for others (`sys::crowd`), which may
+//! take a turn of theirs.
 
 use crate::command::Command;
 use crate::limits::STUCK_THREADS_MAX;
@@ -377,6 +377,9 @@ impl LaneThread {
             lane.context.commands.push(Command::WatchWorkers);
         }
         let result = act(lane);
+        if !lane.is_express() {
+            lane.context.crowd.note_bulk();
+        }
         if worker.drive.compare_exchange(number, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             self.is_replaced = true;
             watch.stuck.fetch_sub(1, Ordering::Relaxed);

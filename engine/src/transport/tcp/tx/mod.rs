@@ -72,6 +72,8 @@ pub struct Tx {
     serve_until_ns: Boottime,
     vectors: Vec<IoVec>,
     turn: bool,
+    /// The thread that sends takes no work of this engine's transfers.
+    answers_alone: bool,
     /// The frames in the batch that have memory.
     gathered: Vec<Gathered>,
     /// A call has faulted: the batch's other pieces of memory are sent one by one, which shows the piece that faults.
@@ -97,6 +99,7 @@ impl Tx {
             serve_until_ns: Boottime::NEVER,
             vectors: Vec::new(),
             turn: false,
+            answers_alone: false,
             gathered: Vec::new(),
             one_by_one: false,
             broken: None,
@@ -117,6 +120,14 @@ impl Tx {
     /// Returns whether the kernel has all of the batch.
     pub fn is_empty(&self) -> bool {
         self.next == self.pieces.len()
+    }
+
+    /// As `run`, but of the answers alone.
+    pub fn answer(&mut self, lane: &Arc<Lane>, after: &mut After) -> TxTurn {
+        self.answers_alone = true;
+        let turn = self.run(lane, after);
+        self.answers_alone = false;
+        turn
     }
 
     /// Sends until nothing is left, the socket is full, or the turn is over.
@@ -166,7 +177,7 @@ impl Tx {
             self.turn = !self.turn;
             let answer_first = self.turn;
             let added = (answer_first && self.add_answer(lane)?)
-                || self.add_work(lane, after)
+                || (!self.answers_alone && self.add_work(lane, after))
                 || (!answer_first && self.add_answer(lane)?);
             if !added {
                 break;
