@@ -18,6 +18,7 @@ mod membership;
 mod options;
 mod prefetch;
 mod rates;
+mod tenants;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,6 +53,7 @@ pub use options::{FileOptions, PoolOptions};
 use prefetch::Prefetches;
 pub use rates::{Cost, CostOptions};
 use rates::{Open, Rates};
+pub use tenants::{Quota, TenantStats};
 use values::Summing;
 pub use values::Value;
 
@@ -137,6 +139,8 @@ struct Shared {
     name: String,
     replicas: usize,
     chunk_tokens: u32,
+    /// The tenants with a quota, in the order of the store's accounts.
+    tenants: Vec<String>,
     /// The engine as a peer of itself.
     own: PeerId,
     membership: Option<Membership>,
@@ -198,6 +202,7 @@ impl Pool {
     /// if another node has the name in the directory; UNREACHABLE and REFUSED as `Directory::open`.
     pub fn open(engine: &Engine, options: PoolOptions) -> Result<Pool> {
         options.check()?;
+        let quotas = options.quotas_by_tag()?;
         let system = |error: std::io::Error| Error::system("opening the pool", &error);
         let name = if options.name.is_empty() { engine.address().to_owned() } else { options.name.clone() };
         let mut incarnation = [0; 8];
@@ -206,7 +211,8 @@ impl Pool {
         // Peers have no rights to it: this node moves its bytes itself.
         let region = RegionOptions { access: Access(0), ..RegionOptions::default() };
         let memory = is_member.then(|| engine.alloc(options.memory_bytes as usize, &region)).transpose()?;
-        let store = Store::new(options.memory_bytes, options.unit_bytes);
+        let mut store = Store::new(options.memory_bytes, options.unit_bytes);
+        store.set_quotas(&quotas);
         let mut dials = Dials::new(&options.nodes, engine.address(), options.redial);
         let membership = Membership::open(engine, &options, &name, &mut dials)?;
         let me = Hello {
@@ -231,6 +237,7 @@ impl Pool {
             name,
             replicas: options.replicas,
             chunk_tokens: options.chain.chunk_tokens(),
+            tenants: options.quotas.into_iter().map(|quota| quota.tenant).collect(),
             own,
             membership,
             inner: Mutex::new(Inner {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ferry::status::{Error, Result};
 use ferry_directory::DirectoryOptions;
 
+use super::tenants::Quota;
 use crate::key::Chain;
 use crate::limits::{FILE_BYTES_MIN, NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
 
@@ -29,6 +30,8 @@ pub struct PoolOptions {
     pub file: Option<FileOptions>,
     /// Bytes of the unit in which memory is given to objects.
     pub unit_bytes: u64,
+    /// Tenants that may have a part of this node. The others share what is free with all.
+    pub quotas: Vec<Quota>,
     /// What hashes keys: nodes that hash in another way are refused.
     pub chain: Chain,
     /// Nodes that hold each value that is put.
@@ -58,6 +61,7 @@ impl Default for PoolOptions {
             memory_bytes: 0,
             file: None,
             unit_bytes: UNIT_BYTES_DEFAULT,
+            quotas: Vec::new(),
             chain: Chain::default(),
             replicas: 1,
             redial: Duration::from_millis(250),

@@ -6,8 +6,10 @@
 //!             └ abort ─▶ gone
 //! ```
 //! An object that is being written is found by `begin` alone. Only objects that nobody holds are in the list of those
-//! that may go, least recently used first, so eviction never looks at one that it must skip.
+//! that may go, least recently used first, so eviction never looks at one that it must skip. A tenant with a quota has such
+//! a list of its own besides (`accounts`).
 
+mod accounts;
 mod space;
 pub mod table;
 
@@ -15,7 +17,9 @@ use std::fmt;
 
 use hashbrown::HashTable;
 
-use crate::key::Digest;
+use crate::key::{Digest, TenantTag};
+pub use accounts::Account;
+use accounts::{Accounts, NO_ACCOUNT};
 use space::{Extent, Extents, Space};
 
 /// An object in the store. It stays valid while the object is written or held.
@@ -40,11 +44,15 @@ pub enum Begin {
     Written(Slot),
     /// Too little is free. The object would fit into an empty node.
     Full,
-    /// The object would not fit into an empty node.
+    /// Too little is left of the tenant's quota. The object would fit if the tenant had no other one.
+    OverQuota,
+    /// The object would not fit into an empty node, or into the tenant's quota.
     TooLong,
 }
 
 const NONE: u32 = u32::MAX;
+/// A key costs nothing for the quotas that its tenant has not.
+const _: () = assert!(size_of::<Object>() == 80);
 
 struct Object {
     digest: Digest,
@@ -55,6 +63,8 @@ struct Object {
     newer: u32,
     older: u32,
     holders: u32,
+    /// That of its tenant, if the tenant has a quota.
+    account: u16,
     state: State,
 }
 
@@ -69,7 +79,8 @@ enum State {
 
 impl Object {
     fn new(digest: Digest, length: u64, extents: Extents, state: State) -> Object {
-        Object { digest, length, checksum: 0, extents, newer: NONE, older: NONE, holders: 0, state }
+        let (newer, older, holders, account) = (NONE, NONE, 0, NO_ACCOUNT);
+        Object { digest, length, checksum: 0, extents, newer, older, holders, account, state }
     }
 }
 
@@ -84,6 +95,7 @@ pub struct Store {
     newest: u32,
     oldest: u32,
     readable: usize,
+    accounts: Accounts,
 }
 
 impl fmt::Debug for Store {
@@ -106,7 +118,44 @@ impl Store {
             newest: NONE,
             oldest: NONE,
             readable: 0,
+            accounts: Accounts::default(),
         }
+    }
+
+    /// Bounds the bytes of tenants. Nothing is written or held yet; objects that are here count.
+    pub fn set_quotas(&mut self, quotas: &[(TenantTag, u64)]) {
+        let units = |bytes: u64| u32::try_from(bytes / self.unit_bytes).unwrap_or(NONE).min(self.units);
+        self.set_accounts(Accounts::new(quotas.iter().map(|(tag, bytes)| (*tag, units(*bytes)))));
+    }
+
+    /// Gives tenants the shares of this store that they have of another one.
+    pub fn share_as(&mut self, other: &Store) {
+        let all = u64::from(other.units.max(1));
+        let share = |units: u32| (u64::from(units) * u64::from(self.units) / all).max(1) as u32;
+        let shares = other.accounts.iter().map(|account| (account.tag, share(account.units_max)));
+        self.set_accounts(Accounts::new(shares));
+    }
+
+    fn set_accounts(&mut self, accounts: Accounts) {
+        let mut slot = if accounts.iter().next().is_some() { self.oldest } else { NONE };
+        self.accounts = accounts;
+        while slot != NONE {
+            self.charge(slot);
+            let Object { account, newer, .. } = *self.object(slot);
+            self.accounts.get_mut(account).into_iter().for_each(|account| account.add_newest(slot));
+            slot = newer;
+        }
+    }
+
+    /// The tenants with a quota, in the order in which they were given.
+    pub fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.accounts.iter()
+    }
+
+    /// The bytes of a tenant's quota, and those that the tenant has. Others may have the whole node, and are not counted.
+    pub fn quota_of(&self, tag: TenantTag) -> (u64, u64) {
+        let (most, taken) = self.accounts.of(tag).map_or((self.units, 0), |it| (it.units_max, it.units));
+        (u64::from(most) * self.unit_bytes, u64::from(taken) * self.unit_bytes)
     }
 
     pub fn capacity(&self) -> u64 {
@@ -150,9 +199,13 @@ impl Store {
                 _ => Begin::Here,
             };
         }
-        let Some(units) = self.units_of(length) else { return Begin::TooLong };
+        let Some(units) = self.units_for(digest, length) else { return Begin::TooLong };
+        if self.accounts.of(digest.tag()).is_some_and(|account| account.left() < units) {
+            return Begin::OverQuota;
+        }
         let Some(extents) = self.space.take(units) else { return Begin::Full };
         let slot = self.place(Object::new(*digest, length, extents, State::Writing));
+        self.charge(slot);
         self.index(slot);
         Begin::Write(Slot(slot))
     }
@@ -191,8 +244,7 @@ impl Store {
 
     /// The bytes of the units that the object takes.
     pub fn taken(&self, slot: Slot) -> u64 {
-        let extents = self.object(slot.0).extents.as_slice().iter();
-        extents.map(|extent| u64::from(extent.units)).sum::<u64>() * self.unit_bytes
+        u64::from(self.object(slot.0).extents.units()) * self.unit_bytes
     }
 
     pub fn checksum(&self, slot: Slot) -> u64 {
@@ -264,6 +316,15 @@ impl Store {
         Some(digest)
     }
 
+    /// As `evict`, of the objects of a tenant with a quota.
+    pub fn evict_of(&mut self, tag: TenantTag) -> Option<Digest> {
+        let digest = self.oldest_of(tag)?;
+        self.remove(&digest);
+        let account = self.accounts.get_mut(self.accounts.number_of(tag));
+        account.into_iter().for_each(|account| account.evicted += 1);
+        Some(digest)
+    }
+
     /// Returns readable objects from this place of the table on, at most `most`, and the place to go on from; None at
     /// the end. Objects that come and go meanwhile may be missed: `node` tells of them one by one.
     pub fn list(&self, from: u32, most: usize) -> (Vec<Digest>, Option<u32>) {
@@ -279,15 +340,45 @@ impl Store {
         (self.oldest != NONE).then(|| self.object(self.oldest).digest)
     }
 
+    /// The object that `evict_of` would remove.
+    pub fn oldest_of(&self, tag: TenantTag) -> Option<Digest> {
+        Some(self.object(self.accounts.of(tag)?.oldest()?).digest)
+    }
+
+    /// The object counts for no quota any more, although its units are not free yet.
+    pub fn discharge(&mut self, slot: Slot) {
+        let object = self.object_mut(slot.0);
+        let (account, units) = (std::mem::replace(&mut object.account, NO_ACCOUNT), object.extents.units());
+        if let Some(account) = self.accounts.get_mut(account) {
+            (account.units, account.objects) = (account.units - units, account.objects - 1);
+        }
+    }
+
+    /// The object counts for its tenant's quota, if there is one.
+    fn charge(&mut self, slot: u32) {
+        let number = self.accounts.number_of(self.object(slot).digest.tag());
+        let object = self.object_mut(slot);
+        object.account = number;
+        let units = object.extents.units();
+        if let Some(account) = self.accounts.get_mut(number) {
+            (account.units, account.objects) = (account.units + units, account.objects + 1);
+        }
+    }
+
     /// The units of an object; None if the whole node has fewer.
     pub fn units_of(&self, length: u64) -> Option<u32> {
         let units = u32::try_from(length.div_ceil(self.unit_bytes).max(1)).ok()?;
         (units <= self.units).then_some(units)
     }
 
-    /// The bytes of the units that a value of this length takes; None if the whole node has fewer.
-    pub fn bytes_of(&self, length: u64) -> Option<u64> {
-        self.units_of(length).map(|units| u64::from(units) * self.unit_bytes)
+    fn units_for(&self, digest: &Digest, length: u64) -> Option<u32> {
+        let most = self.accounts.of(digest.tag()).map_or(self.units, |account| account.units_max);
+        self.units_of(length).filter(|units| *units <= most)
+    }
+
+    /// The bytes of the units that a value takes; None if the whole node, or the tenant's quota, has fewer.
+    pub fn bytes_for(&self, digest: &Digest, length: u64) -> Option<u64> {
+        self.units_for(digest, length).map(|units| u64::from(units) * self.unit_bytes)
     }
 
     fn look_up(&self, digest: &Digest) -> Option<u32> {
@@ -321,6 +412,7 @@ impl Store {
     }
 
     fn give_back(&mut self, slot: u32) {
+        self.discharge(Slot(slot));
         let free = self.free;
         let object = self.object_mut(slot);
         (object.state, object.newer) = (State::Free, free);
@@ -334,6 +426,8 @@ impl Store {
         let newest = self.newest;
         let object = self.object_mut(slot);
         (object.newer, object.older) = (NONE, newest);
+        let account = object.account;
+        self.accounts.get_mut(account).into_iter().for_each(|account| account.add_newest(slot));
         match newest {
             NONE => self.oldest = slot,
             newest => self.object_mut(newest).newer = slot,
@@ -342,7 +436,8 @@ impl Store {
     }
 
     fn unlink(&mut self, slot: u32) {
-        let Object { newer, older, .. } = *self.object(slot);
+        let Object { newer, older, account, .. } = *self.object(slot);
+        self.accounts.get_mut(account).into_iter().for_each(|account| account.unlink(slot));
         match newer {
             NONE => self.newest = older,
             newer => self.object_mut(newer).older = older,
