@@ -518,7 +518,7 @@ def test_the_programs_of_the_page() -> None:
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     told = [subprocess.check_output([sys.executable, "-c", it], text=True, timeout=60) for it in programs]
     parts = "0 chunks have both parts\n4 chunks have both parts\nOK OK OK OK 1 2\n"
-    assert told == ["0 OK OK OK OK 3\n", parts]
+    assert told == ["0 OK OK OK OK 3\n", "2 of 4 chunks are there\n", parts]
 
 
 def test_the_example_in_two_processes() -> None:

@@ -154,10 +154,10 @@ impl Tier {
         };
         self.store.hold(slot);
         self.store.remove(digest);
-        self.store.discharge(slot);
         self.note_entry(slot);
         self.cleared_bytes += self.store.taken(slot);
         self.cleared.entry(slot.0 / ENTRIES_OF_PAGE).or_default().push(slot);
+        self.store.discharge(slot);
         true
     }
 
