@@ -82,8 +82,6 @@ fn prometheus(tenants: &[TenantStats]) -> String {
         page.labelled(metric, kind, "tenant", help, tenants.iter().map(|it| (it.tenant.as_str(), of(it))));
     };
     if !tenants.is_empty() {
-        let help = "Bytes of memory that a tenant may have.";
-        add("ferry_pool_tenant_quota_bytes", "gauge", help, |it| it.quota_bytes);
         let help = "Bytes of memory that a tenant with a quota has.";
         add("ferry_pool_tenant_bytes", "gauge", help, |it| it.bytes);
         let help = "Values of a tenant with a quota in memory.";
@@ -122,17 +120,15 @@ mod tests {
     #[test]
     fn the_name_of_a_tenant_cannot_end_its_label() {
         let tenant = "a\"b\\c\nd".to_owned();
-        let quota = TenantStats { tenant, quota_bytes: 9, bytes: 8, values: 7, evicted: 6, file_bytes: 5 };
+        let quota = TenantStats { tenant, bytes: 8, values: 7, evicted: 6, file_bytes: 5 };
         let text = prometheus(&[quota.clone(), TenantStats { tenant: "t".into(), ..quota }]);
-        for (metric, value) in
-            [("quota_bytes", 9), ("bytes", 8), ("values", 7), ("evictions_total", 6), ("file_bytes", 5)]
-        {
+        for (metric, value) in [("bytes", 8), ("values", 7), ("evictions_total", 6), ("file_bytes", 5)] {
             for name in ["a\\\"b\\\\c\\nd", "t"] {
                 let line = format!("ferry_pool_tenant_{metric}{{tenant=\"{name}\"}} {value}");
                 assert!(text.lines().any(|found| found == line), "{line}\n{text}");
             }
         }
-        assert_eq!(text.lines().filter(|line| line.ends_with(" gauge")).count(), 4);
+        assert_eq!(text.lines().filter(|line| line.ends_with(" gauge")).count(), 3);
         assert_eq!(prometheus(&[]), "");
     }
 }

@@ -263,15 +263,13 @@ impl ferry_pool_options {
         // SAFETY: the caller's promise.
         let quotas = unsafe { slice(self.quotas, self.quota_count as usize, "options.quotas") }?;
         let quota = |(at, quota): (usize, &ferry_pool_quota)| {
-            let name = |field| format!("options.quotas[{at}].{field}");
+            let name = |field: &str| format!("options.quotas[{at}].{field}");
             // SAFETY: the caller's promise.
-            let (tenant, secret) = unsafe {
-                (
-                    text(quota.tenant, &name("tenant"))?,
-                    secret(quota.secret, quota.secret_length, &name("secret"))?,
-                )
-            };
-            Ok(Quota { tenant: tenant.into(), secret: secret.map(<[u8]>::to_vec), bytes: quota.bytes })
+            let tenant = unsafe { text(quota.tenant, &name("tenant")) }?;
+            // SAFETY: as above.
+            let secret = unsafe { secret(quota.secret, quota.secret_length, &name("secret")) }?;
+            Quota::new(tenant, secret, quota.bytes)
+                .map_err(|error| Error { message: name(&error.message), ..error })
         };
         quotas.iter().enumerate().map(quota).collect()
     }
@@ -322,8 +320,7 @@ mod tests {
         let directory = options.directory_options;
         assert_eq!((options.directory.as_deref(), directory.ttl.as_secs()), (Some("static:"), 9));
         assert_eq!(directory.open_timeout, Some(Duration::from_millis(10)));
-        let [a, b] = &options.quotas[..] else { panic!("two quotas") };
-        assert_eq!((a.tenant.as_str(), a.secret.as_deref(), a.bytes), ("a", Some(&secret[..]), 11));
-        assert_eq!((b.tenant.as_str(), &b.secret, b.bytes), ("b", &None, 12));
+        let expected = [Quota::new("a", Some(&secret), 11).unwrap(), Quota::new("b", None, 12).unwrap()];
+        assert_eq!(options.quotas, expected);
     }
 }

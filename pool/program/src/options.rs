@@ -52,7 +52,12 @@ pub struct Serve {
     /// What a tenant may have of this node's memory, and the same share of its file: TENANT=SIZE, or
     /// TENANT=SIZE:FILE with the file of the secret that the tenant's keys are made with, which nobody but its owner may
     /// read. Once for each tenant, or separated by commas.
-    #[arg(long = "quota", env = "FERRY_POOL_QUOTAS", value_name = "TENANT=SIZE[:FILE]", value_delimiter = ',')]
+    #[arg(
+        long = "quota",
+        env = "FERRY_POOL_QUOTAS",
+        value_name = "TENANT=SIZE[:FILE]",
+        value_delimiter = ','
+    )]
     pub quotas: Vec<String>,
     /// Values are stored on this many nodes.
     #[arg(long, env = "FERRY_POOL_REPLICAS", default_value_t = 1)]
@@ -139,11 +144,14 @@ impl Cluster {
 
 /// Reads a tenant's quota, and its secret.
 pub fn quota(text: &str) -> Result<Quota> {
-    let (tenant, rest) = text.split_once('=').with_context(|| format!("--quota: {text:?} has no =; {FORM}"))?;
+    let (tenant, rest) =
+        text.split_once('=').with_context(|| format!("--quota: {text:?} has no =; {FORM}"))?;
     let (size, file) = rest.split_once(':').map_or((rest, None), |(size, file)| (size, Some(file)));
     let bytes = bytes(size).with_context(|| format!("--quota: the size of {tenant}; {FORM}"))?;
-    let secret = file.map(|file| secret(file).with_context(|| format!("--quota: the secret of {tenant}: {file}")));
-    Ok(Quota { tenant: tenant.into(), secret: secret.transpose()?, bytes })
+    let secret =
+        file.map(|file| secret(file).with_context(|| format!("--quota: the secret of {tenant}: {file}")));
+    let quota = Quota::new(tenant, secret.transpose()?.as_deref(), bytes);
+    quota.with_context(|| format!("--quota: {text:?}"))
 }
 
 /// Reads a secret as --secret-file is read: a text without its line end, other bytes as they are.
@@ -192,7 +200,7 @@ mod tests {
     #[test]
     fn quotas_have_tenants_sizes_and_files_of_secrets() {
         let plain = quota("a b=1G").unwrap();
-        assert_eq!((plain.tenant.as_str(), plain.bytes, plain.secret), ("a b", 1 << 30, None));
+        assert_eq!(plain, Quota::new("a b", None, 1 << 30).unwrap());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a:b=c");
         let of = |bytes: &[u8], mode: u32| {
@@ -200,16 +208,32 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             quota(&format!("t=5K:{}", path.display()))
         };
-        for (written, secret) in [("0123456789 abcdef\r\n", "0123456789 abcdef"), ("\x01\n", "\x01\n"), ("", "")] {
+        for (written, secret) in [
+            ("0123456789 abcdef\r\n", "0123456789 abcdef"),
+            ("\x01 23456789 abcdef\n", "\x01 23456789 abcdef\n"),
+        ] {
             let made = of(written.as_bytes(), 0o600).unwrap();
-            assert_eq!((made.bytes, made.secret.as_deref()), (5 << 10, Some(secret.as_bytes())), "{written:?}");
+            assert_eq!(made, Quota::new("t", Some(secret.as_bytes()), 5 << 10).unwrap(), "{written:?}");
         }
-        for (text, told) in [("a", "has no =; give TENANT=SIZE"), ("a=x", "the size of a"), ("a=1:/-", "the secret of a")] {
+        for (text, told) in [
+            ("a", "has no =; give TENANT=SIZE"),
+            ("a=x", "the size of a"),
+            ("a=1:/-", "the secret of a"),
+            ("=1", "tenant: 0"),
+        ] {
             let error = format!("{:#}", quota(text).unwrap_err());
             assert!(error.contains(told), "{error}");
         }
+        let error = format!("{:#}", of(b"too short", 0o600).unwrap_err());
+        assert!(
+            error.contains("secret: 9 bytes, which are not 16 to 1024") && !error.contains("short"),
+            "{error}"
+        );
         let error = format!("{:#}", of(b"0123456789abcdef", 0o640).unwrap_err());
-        assert!(error.contains("its mode 640 lets others in; use chmod 600") && !error.contains("0123"), "{error}");
+        assert!(
+            error.contains("its mode 640 lets others in; use chmod 600") && !error.contains("0123"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -24,7 +24,8 @@ impl Drop for Program {
 }
 
 fn metrics(url: &str) -> String {
-    let mut stream = TcpStream::connect(url.trim_start_matches("http://").trim_end_matches("/metrics")).unwrap();
+    let mut stream =
+        TcpStream::connect(url.trim_start_matches("http://").trim_end_matches("/metrics")).unwrap();
     write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
@@ -82,11 +83,9 @@ fn a_tenant_has_no_more_of_the_program_than_its_quota() {
     assert_eq!(held(&other), [true; 8]);
     let text = metrics(&url);
     for line in [
-        "ferry_pool_tenant_quota_bytes{tenant=\"small\"} 65536",
         "ferry_pool_tenant_bytes{tenant=\"small\"} 65536",
         "ferry_pool_tenant_values{tenant=\"small\"} 4",
         "ferry_pool_tenant_evictions_total{tenant=\"small\"} 4",
-        "ferry_pool_tenant_quota_bytes{tenant=\"plain\"} 32768",
         "ferry_pool_tenant_bytes{tenant=\"plain\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
@@ -103,7 +102,16 @@ fn a_tenant_has_no_more_of_the_program_than_its_quota() {
 #[test]
 fn a_quota_without_a_size_is_told_and_no_node_begins() {
     let output = Command::new(env!("CARGO_BIN_EXE_ferry-pool"))
-        .args(["serve", "--memory", "4M", "--listen", "127.0.0.1:0", "--allow-unauthenticated", "--quota", "a=many"])
+        .args([
+            "serve",
+            "--memory",
+            "4M",
+            "--listen",
+            "127.0.0.1:0",
+            "--allow-unauthenticated",
+            "--quota",
+            "a=many",
+        ])
         .output()
         .unwrap();
     let told = String::from_utf8(output.stderr).unwrap();

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 const BLOCK: usize = 64;
 
 /// The last 8 bytes of each key of a tenant: an owner sees by them whose value it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantTag(pub [u8; 8]);
 
 impl TenantTag {

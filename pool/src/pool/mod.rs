@@ -139,8 +139,7 @@ struct Shared {
     name: String,
     replicas: usize,
     chunk_tokens: u32,
-    /// The tenants with a quota, in the order of the store's accounts.
-    tenants: Vec<String>,
+    quotas: Vec<Quota>,
     /// The engine as a peer of itself.
     own: PeerId,
     membership: Option<Membership>,
@@ -202,7 +201,6 @@ impl Pool {
     /// if another node has the name in the directory; UNREACHABLE and REFUSED as `Directory::open`.
     pub fn open(engine: &Engine, options: PoolOptions) -> Result<Pool> {
         options.check()?;
-        let quotas = options.quotas_by_tag()?;
         let system = |error: std::io::Error| Error::system("opening the pool", &error);
         let name = if options.name.is_empty() { engine.address().to_owned() } else { options.name.clone() };
         let mut incarnation = [0; 8];
@@ -212,7 +210,7 @@ impl Pool {
         let region = RegionOptions { access: Access(0), ..RegionOptions::default() };
         let memory = is_member.then(|| engine.alloc(options.memory_bytes as usize, &region)).transpose()?;
         let mut store = Store::new(options.memory_bytes, options.unit_bytes);
-        store.set_quotas(&quotas);
+        store.set_quotas(&options.quotas.iter().map(|quota| (quota.tag, quota.bytes)).collect::<Vec<_>>());
         let mut dials = Dials::new(&options.nodes, engine.address(), options.redial);
         let membership = Membership::open(engine, &options, &name, &mut dials)?;
         let me = Hello {
@@ -237,7 +235,7 @@ impl Pool {
             name,
             replicas: options.replicas,
             chunk_tokens: options.chain.chunk_tokens(),
-            tenants: options.quotas.into_iter().map(|quota| quota.tenant).collect(),
+            quotas: options.quotas,
             own,
             membership,
             inner: Mutex::new(Inner {

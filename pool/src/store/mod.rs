@@ -6,20 +6,20 @@
 //!             └ abort ─▶ gone
 //! ```
 //! An object that is being written is found by `begin` alone. Only objects that nobody holds are in the list of those
-//! that may go, least recently used first, so eviction never looks at one that it must skip. A tenant with a quota has such
-//! a list of its own besides (`accounts`).
+//! that may go, least recently used first, so eviction never looks at one that it must skip. A tenant with a quota has
+//! an order of its own besides (`account`).
 
-mod accounts;
+mod account;
 mod space;
 pub mod table;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use hashbrown::HashTable;
 
 use crate::key::{Digest, TenantTag};
-pub use accounts::Account;
-use accounts::{Accounts, NO_ACCOUNT};
+use account::{Account, NO_ACCOUNT};
 use space::{Extent, Extents, Space};
 
 /// An object in the store. It stays valid while the object is written or held.
@@ -51,7 +51,7 @@ pub enum Begin {
 }
 
 const NONE: u32 = u32::MAX;
-/// A key costs nothing for the quotas that its tenant has not.
+/// A key costs nothing for a quota that its tenant does not have.
 const _: () = assert!(size_of::<Object>() == 80);
 
 struct Object {
@@ -63,7 +63,7 @@ struct Object {
     newer: u32,
     older: u32,
     holders: u32,
-    /// That of its tenant, if the tenant has a quota.
+    /// The number of its tenant's account.
     account: u16,
     state: State,
 }
@@ -95,7 +95,9 @@ pub struct Store {
     newest: u32,
     oldest: u32,
     readable: usize,
-    accounts: Accounts,
+    /// Tenants with a quota, and their numbers.
+    accounts: Vec<Account>,
+    numbers: BTreeMap<TenantTag, u16>,
 }
 
 impl fmt::Debug for Store {
@@ -118,43 +120,43 @@ impl Store {
             newest: NONE,
             oldest: NONE,
             readable: 0,
-            accounts: Accounts::default(),
+            accounts: Vec::new(),
+            numbers: BTreeMap::new(),
         }
     }
 
-    /// Bounds the bytes of tenants. Nothing is written or held yet; objects that are here count.
+    /// Bounds the bytes of tenants, once, before anything is written or held. Objects that are here count.
     pub fn set_quotas(&mut self, quotas: &[(TenantTag, u64)]) {
-        let units = |bytes: u64| u32::try_from(bytes / self.unit_bytes).unwrap_or(NONE).min(self.units);
-        self.set_accounts(Accounts::new(quotas.iter().map(|(tag, bytes)| (*tag, units(*bytes)))));
-    }
-
-    /// Gives tenants the shares of this store that they have of another one.
-    pub fn share_as(&mut self, other: &Store) {
-        let all = u64::from(other.units.max(1));
-        let share = |units: u32| (u64::from(units) * u64::from(self.units) / all).max(1) as u32;
-        let shares = other.accounts.iter().map(|account| (account.tag, share(account.units_max)));
-        self.set_accounts(Accounts::new(shares));
-    }
-
-    fn set_accounts(&mut self, accounts: Accounts) {
-        let mut slot = if accounts.iter().next().is_some() { self.oldest } else { NONE };
-        self.accounts = accounts;
-        while slot != NONE {
-            self.charge(slot);
-            let Object { account, newer, .. } = *self.object(slot);
-            self.accounts.get_mut(account).into_iter().for_each(|account| account.add_newest(slot));
-            slot = newer;
+        for (tag, bytes) in quotas {
+            self.numbers.insert(*tag, self.accounts.len() as u16);
+            let units_max = u32::try_from(bytes / self.unit_bytes).unwrap_or(NONE).min(self.units);
+            self.accounts.push(Account { tag: *tag, units_max, ..Account::default() });
+        }
+        let count = if quotas.is_empty() { 0 } else { self.readable };
+        for _ in 0..count {
+            let slot = self.oldest;
+            self.unlink(slot);
+            self.charge(slot, self.number_of(&self.object(slot).digest));
+            self.add_newest(slot);
         }
     }
 
-    /// The tenants with a quota, in the order in which they were given.
-    pub fn accounts(&self) -> impl Iterator<Item = &Account> {
-        self.accounts.iter()
+    /// Bounds tenants by the share of this store that they have of another one.
+    pub fn share_as(&mut self, other: &Store) {
+        let all = u128::from(other.units.max(1));
+        let bytes = |units: u32| (u128::from(units) * u128::from(self.capacity()) / all) as u64;
+        let quotas = other.accounts.iter().map(|account| (account.tag, bytes(account.units_max)));
+        self.set_quotas(&quotas.collect::<Vec<_>>());
+    }
+
+    /// What a tenant with a quota has.
+    pub fn account_of(&self, tag: TenantTag) -> Option<&Account> {
+        self.accounts.get(usize::from(*self.numbers.get(&tag)?))
     }
 
     /// The bytes of a tenant's quota, and those that the tenant has. Others may have the whole node, and are not counted.
     pub fn quota_of(&self, tag: TenantTag) -> (u64, u64) {
-        let (most, taken) = self.accounts.of(tag).map_or((self.units, 0), |it| (it.units_max, it.units));
+        let (most, taken) = self.account_of(tag).map_or((self.units, 0), |it| (it.units_max, it.units));
         (u64::from(most) * self.unit_bytes, u64::from(taken) * self.unit_bytes)
     }
 
@@ -199,13 +201,15 @@ impl Store {
                 _ => Begin::Here,
             };
         }
-        let Some(units) = self.units_for(digest, length) else { return Begin::TooLong };
-        if self.accounts.of(digest.tag()).is_some_and(|account| account.left() < units) {
+        let Some(bytes) = self.bytes_for(digest, length) else { return Begin::TooLong };
+        let (quota, taken) = self.quota_of(digest.tag());
+        if taken + bytes > quota {
             return Begin::OverQuota;
         }
+        let units = (bytes / self.unit_bytes) as u32;
         let Some(extents) = self.space.take(units) else { return Begin::Full };
         let slot = self.place(Object::new(*digest, length, extents, State::Writing));
-        self.charge(slot);
+        self.charge(slot, self.number_of(digest));
         self.index(slot);
         Begin::Write(Slot(slot))
     }
@@ -320,8 +324,7 @@ impl Store {
     pub fn evict_of(&mut self, tag: TenantTag) -> Option<Digest> {
         let digest = self.oldest_of(tag)?;
         self.remove(&digest);
-        let account = self.accounts.get_mut(self.accounts.number_of(tag));
-        account.into_iter().for_each(|account| account.evicted += 1);
+        self.accounts.get_mut(usize::from(self.number_of(&digest)))?.evicted += 1;
         Some(digest)
     }
 
@@ -342,27 +345,28 @@ impl Store {
 
     /// The object that `evict_of` would remove.
     pub fn oldest_of(&self, tag: TenantTag) -> Option<Digest> {
-        Some(self.object(self.accounts.of(tag)?.oldest()?).digest)
+        Some(self.object(self.account_of(tag)?.oldest()?).digest)
     }
 
     /// The object counts for no quota any more, although its units are not free yet.
     pub fn discharge(&mut self, slot: Slot) {
-        let object = self.object_mut(slot.0);
-        let (account, units) = (std::mem::replace(&mut object.account, NO_ACCOUNT), object.extents.units());
-        if let Some(account) = self.accounts.get_mut(account) {
-            (account.units, account.objects) = (account.units - units, account.objects - 1);
+        self.charge(slot.0, NO_ACCOUNT);
+    }
+
+    fn charge(&mut self, slot: u32, number: u16) {
+        let object = self.object_mut(slot);
+        let was = std::mem::replace(&mut object.account, number);
+        let units = object.extents.units();
+        if let Some(was) = self.accounts.get_mut(usize::from(was)) {
+            (was.units, was.objects) = (was.units - units, was.objects - 1);
+        }
+        if let Some(account) = self.accounts.get_mut(usize::from(number)) {
+            (account.units, account.objects) = (account.units + units, account.objects + 1);
         }
     }
 
-    /// The object counts for its tenant's quota, if there is one.
-    fn charge(&mut self, slot: u32) {
-        let number = self.accounts.number_of(self.object(slot).digest.tag());
-        let object = self.object_mut(slot);
-        object.account = number;
-        let units = object.extents.units();
-        if let Some(account) = self.accounts.get_mut(number) {
-            (account.units, account.objects) = (account.units + units, account.objects + 1);
-        }
+    fn number_of(&self, digest: &Digest) -> u16 {
+        self.numbers.get(&digest.tag()).copied().unwrap_or(NO_ACCOUNT)
     }
 
     /// The units of an object; None if the whole node has fewer.
@@ -371,14 +375,10 @@ impl Store {
         (units <= self.units).then_some(units)
     }
 
-    fn units_for(&self, digest: &Digest, length: u64) -> Option<u32> {
-        let most = self.accounts.of(digest.tag()).map_or(self.units, |account| account.units_max);
-        self.units_of(length).filter(|units| *units <= most)
-    }
-
     /// The bytes of the units that a value takes; None if the whole node, or the tenant's quota, has fewer.
     pub fn bytes_for(&self, digest: &Digest, length: u64) -> Option<u64> {
-        self.units_for(digest, length).map(|units| u64::from(units) * self.unit_bytes)
+        let bytes = u64::from(self.units_of(length)?) * self.unit_bytes;
+        (bytes <= self.quota_of(digest.tag()).0).then_some(bytes)
     }
 
     fn look_up(&self, digest: &Digest) -> Option<u32> {
@@ -412,7 +412,7 @@ impl Store {
     }
 
     fn give_back(&mut self, slot: u32) {
-        self.discharge(Slot(slot));
+        self.charge(slot, NO_ACCOUNT);
         let free = self.free;
         let object = self.object_mut(slot);
         (object.state, object.newer) = (State::Free, free);
@@ -426,7 +426,7 @@ impl Store {
         let newest = self.newest;
         let object = self.object_mut(slot);
         (object.newer, object.older) = (NONE, newest);
-        let account = object.account;
+        let account = usize::from(object.account);
         self.accounts.get_mut(account).into_iter().for_each(|account| account.add_newest(slot));
         match newest {
             NONE => self.oldest = slot,
@@ -437,7 +437,8 @@ impl Store {
 
     fn unlink(&mut self, slot: u32) {
         let Object { newer, older, account, .. } = *self.object(slot);
-        self.accounts.get_mut(account).into_iter().for_each(|account| account.unlink(slot));
+        let account = self.accounts.get_mut(usize::from(account));
+        account.into_iter().for_each(|account| account.unlink(slot));
         match newer {
             NONE => self.newest = older,
             newer => self.object_mut(newer).older = older,

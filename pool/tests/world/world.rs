@@ -285,8 +285,9 @@ impl World {
             }
         }
         self.nodes[node].due_ns = Some(0);
-        for account in self.nodes[node].machine.store().accounts() {
-            assert!(account.units <= account.units_max, "{node}: {account:?} has more than its quota");
+        for number in (0..2).filter(|_| self.has_quotas) {
+            let (quota, taken) = self.nodes[node].machine.store().quota_of(tenant(number));
+            assert!(taken <= quota, "{node}: tenant {number} has {taken} bytes of {quota}");
         }
         self.take_ends(node);
     }
@@ -573,11 +574,12 @@ impl World {
             let used: u64 = store.list(0, usize::MAX).0.iter().map(units).sum();
             let taken = store.capacity() - store.free_bytes();
             assert_eq!(taken, used * UNIT, "{node}: {store:?}: {taken} bytes for {used} units");
-            for account in store.accounts() {
+            for tag in (0..2).map(tenant).filter(|_| self.has_quotas) {
                 let all = store.list(0, usize::MAX).0;
-                let own = all.iter().filter(|digest| digest.tag() == account.tag);
-                assert_eq!(own.clone().count() as u64, account.objects, "{node}: {account:?}");
-                assert_eq!(own.map(units).sum::<u64>(), account.units.into(), "{node}: {account:?}");
+                let own: Vec<u64> = all.iter().filter(|digest| digest.tag() == tag).map(units).collect();
+                let account = store.account_of(tag).expect("it has a quota");
+                let has = (u64::from(account.units), account.objects);
+                assert_eq!((own.iter().sum(), own.len() as u64), has, "{node}: {account:?}");
             }
         }
     }
