@@ -177,8 +177,8 @@ pub(super) unsafe fn optional(pointer: *const c_char, what: &str) -> Result<Stri
     Ok(unsafe { text(pointer, what) }?.to_owned())
 }
 
-/// A secret; None for NULL without a length. A pointer to no bytes is an empty secret, which is refused later: a program
-/// whose secret is missing is not to go on without one.
+/// A secret; None for NULL without a length. A pointer to no bytes is an empty secret, which is refused later: a
+/// program whose secret is missing is not to go on without one.
 ///
 /// # Safety
 /// `pointer` is NULL or has `length` bytes, which stay for `'a`.

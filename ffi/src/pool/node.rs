@@ -63,8 +63,8 @@ pub struct ferry_pool_quota {
     pub secret: *const c_void,
     /// Bytes of secret.
     pub secret_length: u64,
-    /// Bytes of memory, at least one unit. Of the file the tenant may have the same share. Beyond them the tenant's values
-    /// that were used longest ago go for its later ones.
+    /// Bytes of memory, at least one unit. Of the file the tenant may have the same share. Beyond them the tenant's
+    /// values that were used longest ago go for its later ones.
     pub bytes: u64,
 }
 
@@ -125,10 +125,10 @@ unsafe impl Versioned for ferry_pool_options {
 /// FERRY_ERR_BUSY: the engine has a pool, or another queue takes channel 2. FERRY_ERR_INVALID: an option cannot be;
 /// the message names it: for example a file of another program, or one of another size, format or hashing.
 /// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes.
-/// FERRY_ERR_LIMIT: too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the
-/// file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the
-/// user, FERRY_ERR_BUSY if another node has the name there, and inside a callback; FERRY_ERR_UNAVAILABLE if a node that
-/// lends memory does not listen.
+/// FERRY_ERR_LIMIT: too many nodes or quotas. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or
+/// refuses the file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it
+/// refuses the user, FERRY_ERR_BUSY if another node has the name there, and inside a callback; FERRY_ERR_UNAVAILABLE
+/// if a node that lends memory does not listen.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_open(
     engine: *mut ferry_engine,

@@ -48,7 +48,7 @@ struct Known {
 #[derive(Debug, Default)]
 struct Model {
     objects: Vec<Known>,
-    evicted: [u64; 3],
+    evicted: [u64; 2],
 }
 
 impl Model {
@@ -70,12 +70,13 @@ impl Model {
         if known.is_some() {
             return (Outcome::Here, gone);
         }
-        let quota = QUOTAS.get(usize::from(tenant)).copied().unwrap_or(UNITS);
-        if units > quota {
+        let quota = QUOTAS.get(usize::from(tenant)).copied();
+        if units > quota.unwrap_or(UNITS) {
             return (Outcome::TooLong, gone);
         }
         loop {
-            let evicted = if self.used(|known| known.tenant == tenant) + units > quota {
+            let used = self.used(|known| known.tenant == tenant);
+            let evicted = if quota.is_some_and(|quota| used + units > quota) {
                 let evicted = self.evict(|known| known.tenant == tenant);
                 self.evicted[usize::from(tenant)] += u64::from(evicted.is_some());
                 evicted
@@ -226,7 +227,9 @@ fn a_tenant_at_its_quota_loses_its_own_tail_and_nobody_elses() {
         model.objects[at].slot
     };
     // The others' are older.
-    (0..4).for_each(|key| drop(store(&mut owner, &mut model, 2, key)));
+    for key in 0..4 {
+        store(&mut owner, &mut model, 2, key);
+    }
     let slots: Vec<Slot> = (0..5).map(|key| store(&mut owner, &mut model, 1, key)).collect();
     // A get of the prefix ends with its tail first.
     slots.iter().rev().for_each(|slot| owner.store.touch(*slot));

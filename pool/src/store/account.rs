@@ -24,6 +24,10 @@ pub struct Account {
 }
 
 impl Account {
+    pub fn new(tag: TenantTag, units_max: u32) -> Account {
+        Account { tag, units_max, ..Account::default() }
+    }
+
     pub fn oldest(&self) -> Option<u32> {
         self.by_use.first_key_value().map(|(_, slot)| *slot)
     }

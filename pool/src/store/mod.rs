@@ -130,7 +130,7 @@ impl Store {
         for (tag, bytes) in quotas {
             self.numbers.insert(*tag, self.accounts.len() as u16);
             let units_max = u32::try_from(bytes / self.unit_bytes).unwrap_or(NONE).min(self.units);
-            self.accounts.push(Account { tag: *tag, units_max, ..Account::default() });
+            self.accounts.push(Account::new(*tag, units_max));
         }
         let count = if quotas.is_empty() { 0 } else { self.readable };
         for _ in 0..count {
@@ -324,7 +324,8 @@ impl Store {
     pub fn evict_of(&mut self, tag: TenantTag) -> Option<Digest> {
         let digest = self.oldest_of(tag)?;
         self.remove(&digest);
-        self.accounts.get_mut(usize::from(self.number_of(&digest)))?.evicted += 1;
+        let number = self.number_of(&digest);
+        self.accounts.get_mut(usize::from(number))?.evicted += 1;
         Some(digest)
     }
 
