@@ -16,8 +16,8 @@ impl PoolStats {
         self.calls.puts_ended[outcome as usize]
     }
 
-    /// Returns all of them in Prometheus' text format.
-    pub fn prometheus(&self) -> String {
+    /// Returns all of them in Prometheus' text format, without those of tenants.
+    fn prometheus(&self) -> String {
         let mut page = Page::default();
         let by_outcome =
             |ended: [u64; Outcome::ALL.len()]| Outcome::ALL.map(|it| (it.name(), ended[it as usize]));

@@ -177,7 +177,7 @@ def test_a_secret_decides_the_keys_of_its_tenant(length: int) -> None:
     secret = bytes(at % 256 for at in range(length)) or None
     made = Keyspace("tenant é", "llama", secret=secret)
     assert made.key(b"own\0hash") == by_hand("tenant é".encode(), b"llama", b"own\0hash", secret)
-    other = Keyspace("tenant é", "llama", secret=b"\1" + (secret or bytes(15))[1:])
+    other = Keyspace("tenant é", "llama", secret=b"\1" + (secret or bytes(16))[1:])
     assert made.key(b"1")[:24] != other.key(b"1")[:24] and made.key(b"1")[24:] != other.key(b"1")[24:]
     assert made.key(b"1")[24:] == Keyspace("tenant é", "qwen", secret=secret).key(b"2")[24:]
 

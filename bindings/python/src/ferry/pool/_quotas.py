@@ -10,7 +10,6 @@ from .._errors import encoded, invalid, unsigned
 from ._abi import CQuota
 from ._keys import secret_of
 
-
 # `bytes` is a field's name below.
 Secret = bytes
 
