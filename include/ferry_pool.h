@@ -30,7 +30,8 @@ extern "C" {
 #define FERRY_POOL_KEY_TEXT_BYTES 65
 
 /// 32 bytes that name a value, of a chunk of a KV cache for example. ferry_pool_key_of and ferry_pool_chain make keys.
-/// This struct never grows.
+/// A program may fill the 32 bytes itself: the last 8 then say which tenant's value it is, for quotas. This struct
+/// never grows.
 typedef struct ferry_pool_key {
     /// The bytes. Compare keys with memcmp.
     uint8_t bytes[32];
@@ -92,16 +93,21 @@ typedef struct ferry_pool_identity {
     const ferry_pool_pair *pairs;
     /// Length of pairs; at most 64.
     uint64_t pair_count;
+    /// The tenant's secret: 16 to 1,024 bytes that cannot be guessed. Nobody makes a key of the keyspace without it. It
+    /// is not kept. NULL: whoever knows the identity can make its keys.
+    const void *secret;
+    /// Bytes of secret.
+    uint64_t secret_length;
 } ferry_pool_identity;
 
 /// Initializes a ferry_pool_identity: its struct_size, and zero in all other fields.
 #define FERRY_POOL_IDENTITY_INIT \
-    { (uint32_t)sizeof(ferry_pool_identity), 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, NULL, 0 }
+    { (uint32_t)sizeof(ferry_pool_identity), 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, NULL, 0, NULL, 0 }
 
 /// Makes a keyspace. The identity is copied. Free it with ferry_pool_keyspace_free.
 ///
-/// FERRY_ERR_INVALID: the message names the field, for example a tenant that is empty. FERRY_ERR_LIMIT: too many
-/// pairs.
+/// FERRY_ERR_INVALID: the message names the field, for example a tenant that is empty, or a secret that is too short.
+/// FERRY_ERR_LIMIT: too many pairs.
 ferry_status ferry_pool_keyspace_new(const ferry_pool_identity *identity,
                                      ferry_pool_keyspace **out_keyspace,
                                      ferry_error *error);
@@ -203,6 +209,19 @@ ferry_status ferry_pool_chain(const ferry_pool_keyspace *keyspace,
 /// be alone.
 typedef struct ferry_pool ferry_pool;
 
+/// How much of a node one tenant may have. This struct never grows.
+typedef struct ferry_pool_quota {
+    /// The tenant, as in ferry_pool_identity; terminated.
+    const char *tenant;
+    /// The secret that the tenant's keys are made with; NULL if it has none. It is not kept.
+    const void *secret;
+    /// Bytes of secret.
+    uint64_t secret_length;
+    /// Bytes of memory, at least one unit. Of the file the tenant may have the same share. Beyond them the tenant's
+    /// values that were used longest ago go for its later ones.
+    uint64_t bytes;
+} ferry_pool_quota;
+
 /// Options of a node. Texts and lists are copied. FERRY_POOL_OPTIONS_INIT sets struct_size; all other fields may be 0.
 typedef struct ferry_pool_options {
     /// sizeof(ferry_pool_options).
@@ -240,11 +259,15 @@ typedef struct ferry_pool_options {
     /// How long ferry_pool_open waits for the directory, and for a name that another node has: milliseconds; 0 means
     /// 5,000.
     uint32_t directory_timeout_ms;
+    /// Tenants whose share of this node is bounded. All others share what is free.
+    const ferry_pool_quota *quotas;
+    /// Length of quotas; at most 4,096.
+    uint64_t quota_count;
 } ferry_pool_options;
 
 /// Initializes a ferry_pool_options: its struct_size, and zero in all other fields.
 #define FERRY_POOL_OPTIONS_INIT \
-    { (uint32_t)sizeof(ferry_pool_options), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0, 0 }
+    { (uint32_t)sizeof(ferry_pool_options), 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, NULL, 0, 0, NULL, 0 }
 
 /// Opens a node of a pool on an engine, and dials the other nodes in the background. End it with ferry_pool_close,
 /// then ferry_pool_free. `options` NULL means the defaults: a client that knows no other node. The node takes the
@@ -253,10 +276,10 @@ typedef struct ferry_pool_options {
 /// FERRY_ERR_BUSY: the engine has a pool, or another queue takes channel 2. FERRY_ERR_INVALID: an option cannot be;
 /// the message names it: for example a file of another program, or one of another size, format or hashing.
 /// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes.
-/// FERRY_ERR_LIMIT: too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the
-/// file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the
-/// user, FERRY_ERR_BUSY if another node has the name there, and inside a callback; FERRY_ERR_UNAVAILABLE if a node that
-/// lends memory does not listen.
+/// FERRY_ERR_LIMIT: too many nodes or quotas. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or
+/// refuses the file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it
+/// refuses the user, FERRY_ERR_BUSY if another node has the name there, and inside a callback; FERRY_ERR_UNAVAILABLE
+/// if a node that lends memory does not listen.
 ferry_status ferry_pool_open(ferry_engine *engine,
                              const ferry_pool_options *options,
                              ferry_pool **out_pool,

@@ -511,7 +511,9 @@ FIELD(ferry_pool_identity, rope, 56, 8)
 FIELD(ferry_pool_identity, rope_length, 64, 8)
 FIELD(ferry_pool_identity, pairs, 72, 8)
 FIELD(ferry_pool_identity, pair_count, 80, 8)
-SIZE(ferry_pool_identity, 88)
+FIELD(ferry_pool_identity, secret, 88, 8)
+FIELD(ferry_pool_identity, secret_length, 96, 8)
+SIZE(ferry_pool_identity, 104)
 
 /* ferry_pool_hash */
 FIELD(ferry_pool_hash, bytes, 0, 32)
@@ -535,6 +537,13 @@ FIELD(ferry_pool_chain_options, extras, 16, 8)
 FIELD(ferry_pool_chain_options, extra_count, 24, 8)
 SIZE(ferry_pool_chain_options, 32)
 
+/* ferry_pool_quota */
+FIELD(ferry_pool_quota, tenant, 0, 8)
+FIELD(ferry_pool_quota, secret, 8, 8)
+FIELD(ferry_pool_quota, secret_length, 16, 8)
+FIELD(ferry_pool_quota, bytes, 24, 8)
+SIZE(ferry_pool_quota, 32)
+
 /* ferry_pool_options */
 FIELD(ferry_pool_options, struct_size, 0, 4)
 FIELD(ferry_pool_options, chunk_tokens, 4, 4)
@@ -551,7 +560,9 @@ FIELD(ferry_pool_options, file_bytes, 72, 8)
 FIELD(ferry_pool_options, directory, 80, 8)
 FIELD(ferry_pool_options, directory_ttl_s, 88, 4)
 FIELD(ferry_pool_options, directory_timeout_ms, 92, 4)
-SIZE(ferry_pool_options, 96)
+FIELD(ferry_pool_options, quotas, 96, 8)
+FIELD(ferry_pool_options, quota_count, 104, 8)
+SIZE(ferry_pool_options, 112)
 
 /* ferry_pool_node_info */
 FIELD(ferry_pool_node_info, struct_size, 0, 4)

@@ -19,12 +19,14 @@ impl Page {
     pub fn labelled<'a>(
         &mut self,
         metric: &str,
+        kind: &str,
         label: &str,
         help: &str,
         values: impl IntoIterator<Item = (&'a str, u64)>,
     ) {
-        self.head(metric, "counter", help);
+        self.head(metric, kind, help);
         for (name, value) in values {
+            let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let _ = writeln!(self.0, "{metric}{{{label}=\"{name}\"}} {value}");
         }
     }

@@ -4,6 +4,10 @@
 pub const CHUNK_HASH_BYTES_MAX: usize = 1024;
 /// Bytes of a tenant's name.
 pub const TENANT_BYTES_MAX: usize = 255;
+/// Bytes of a tenant's secret, and tenants whose share of a node is bounded.
+pub const TENANT_SECRET_BYTES_MIN: usize = 16;
+pub const TENANT_SECRET_BYTES_MAX: usize = 1024;
+pub const QUOTAS_MAX: usize = 4096;
 /// Pairs of an identity beyond the named fields, and bytes of one name or value.
 pub const IDENTITY_PAIRS_MAX: usize = 64;
 pub const IDENTITY_BYTES_MAX: usize = 4096;

@@ -3,7 +3,7 @@
 use ferry_kv::page::Page;
 
 use crate::outcome::Outcome;
-use crate::pool::{Pool, PoolStats};
+use crate::pool::{Pool, PoolStats, TenantStats};
 
 impl PoolStats {
     /// Returns how many keys of gets have ended in this way.
@@ -16,15 +16,17 @@ impl PoolStats {
         self.calls.puts_ended[outcome as usize]
     }
 
-    /// Returns all of them in Prometheus' text format.
-    pub fn prometheus(&self) -> String {
+    /// Returns all of them in Prometheus' text format, without those of tenants.
+    fn prometheus(&self) -> String {
         let mut page = Page::default();
         let by_outcome =
             |ended: [u64; Outcome::ALL.len()]| Outcome::ALL.map(|it| (it.name(), ended[it as usize]));
         let help = "Keys of gets, by their outcome: OK is a hit, all others are misses by their reason.";
-        page.labelled("ferry_pool_gets_total", "outcome", help, by_outcome(self.calls.gets_ended));
+        let ended = by_outcome(self.calls.gets_ended);
+        page.labelled("ferry_pool_gets_total", "counter", "outcome", help, ended);
         let help = "Keys of puts, by their outcome.";
-        page.labelled("ferry_pool_puts_total", "outcome", help, by_outcome(self.calls.puts_ended));
+        let ended = by_outcome(self.calls.puts_ended);
+        page.labelled("ferry_pool_puts_total", "counter", "outcome", help, ended);
         let (calls, owner) = (&self.calls, &self.owner);
         let counters = [
             ("ferry_pool_hits_here_total", "Hits that this node's own memory served.", calls.hits_here),
@@ -69,8 +71,27 @@ impl PoolStats {
 impl Pool {
     /// Returns the counts as text for Prometheus.
     pub fn metrics(&self) -> String {
-        self.stats().prometheus()
+        self.stats().prometheus() + &prometheus(&self.tenants())
     }
+}
+
+/// What the tenants with a quota have, in Prometheus' text format.
+fn prometheus(tenants: &[TenantStats]) -> String {
+    let mut page = Page::default();
+    let mut add = |metric, kind, help, of: fn(&TenantStats) -> u64| {
+        page.labelled(metric, kind, "tenant", help, tenants.iter().map(|it| (it.tenant.as_str(), of(it))));
+    };
+    if !tenants.is_empty() {
+        let help = "Bytes of memory that a tenant with a quota has.";
+        add("ferry_pool_tenant_bytes", "gauge", help, |it| it.bytes);
+        let help = "Values of a tenant with a quota in memory.";
+        add("ferry_pool_tenant_values", "gauge", help, |it| it.values);
+        let help = "Bytes of the file that a tenant with a quota has.";
+        add("ferry_pool_tenant_file_bytes", "gauge", help, |it| it.file_bytes);
+        let help = "Values that memory has evicted for others of their tenant.";
+        add("ferry_pool_tenant_evictions_total", "counter", help, |it| it.evicted);
+    }
+    page.text()
 }
 
 #[cfg(test)]
@@ -94,5 +115,20 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert_eq!(stats.gets_ended(Outcome::OwnerLost), 15);
+    }
+
+    #[test]
+    fn the_name_of_a_tenant_cannot_end_its_label() {
+        let tenant = "a\"b\\c\nd".to_owned();
+        let quota = TenantStats { tenant, bytes: 8, values: 7, evicted: 6, file_bytes: 5 };
+        let text = prometheus(&[quota.clone(), TenantStats { tenant: "t".into(), ..quota }]);
+        for (metric, value) in [("bytes", 8), ("values", 7), ("evictions_total", 6), ("file_bytes", 5)] {
+            for name in ["a\\\"b\\\\c\\nd", "t"] {
+                let line = format!("ferry_pool_tenant_{metric}{{tenant=\"{name}\"}} {value}");
+                assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+            }
+        }
+        assert_eq!(text.lines().filter(|line| line.ends_with(" gauge")).count(), 3);
+        assert_eq!(prometheus(&[]), "");
     }
 }

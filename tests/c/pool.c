@@ -115,6 +115,65 @@ static void keys_name_what_their_bytes_depend_on(void)
     ferry_pool_keyspace_free(NULL);
 }
 
+/* The digits are those that Python's hmac and hashlib make of the bytes in pool/src/key/mod.rs. */
+static void a_secret_decides_the_keys_of_its_tenant(void)
+{
+    static const char secret[] = "a secret of the tenant a";
+    static const char *const expected[] = {"414ea2c617ae69b84496f6f25d29155420a6a72ac6cc0fc9d030a2009d01eff0",
+                                           "30543e292430a73659f379673597179283d8d3c5fb9aeab6436f1564782704be"};
+    ferry_pool_identity identity = FERRY_POOL_IDENTITY_INIT;
+    for (size_t i = 0; i < 2; i++) {
+        ferry_pool_keyspace *keyspace = NULL;
+        ferry_pool_key key;
+        char text[FERRY_POOL_KEY_TEXT_BYTES];
+        identity.tenant = "a";
+        identity.model = "llama";
+        identity.secret = i == 0 ? NULL : secret;
+        identity.secret_length = i == 0 ? 0 : sizeof secret - 1;
+        CHECK_OK(ferry_pool_keyspace_new(&identity, &keyspace, NULL));
+        CHECK_OK(ferry_pool_key_of(keyspace, "hash", 4, &key, NULL));
+        CHECK_OK(ferry_pool_key_format(&key, text, sizeof text, NULL));
+        CHECK(strcmp(text, expected[i]) == 0);
+        ferry_pool_keyspace_free(keyspace);
+    }
+}
+
+static void a_tenant_at_its_quota_loses_its_own_values(void)
+{
+    static char text[16384];
+    ferry_pool_quota quota = {"tests", NULL, 0, 2 << 14};
+    ferry_pool_options options = FERRY_POOL_OPTIONS_INIT;
+    ferry_pool_key raw;
+    ferry_pool_range range;
+    ferry_pool_value value;
+    ferry_pool_result result;
+    void *memory = NULL;
+    size_t length = 0;
+    pool_node node = {NULL, NULL, NULL, 0};
+    node.engine = open_engine();
+    options.memory_bytes = 1 << 20;
+    options.quotas = &quota;
+    options.quota_count = 1;
+    CHECK_OK(ferry_pool_open(node.engine, &options, &node.pool, NULL));
+    CHECK_OK(ferry_memory_alloc(node.engine, POOL_MEMORY, NULL, &memory, &node.region, NULL));
+    node.memory = memory;
+    /* A key that the program made: the tenant of its last 8 bytes has no quota. */
+    memset(&raw, 7, sizeof raw);
+    value = pool_value(&node, 0, &range, 0, 3 << 14);
+    value.key = raw;
+    CHECK_OK(ferry_pool_put(node.pool, &value, 1, NULL, PATIENCE_NS, &result, NULL));
+    CHECK_OUTCOME(ferry_pool_outcome_name(result.outcome), "OK");
+    for (uint64_t k = 0; k < 3; k++) CHECK_OUTCOME(pool_put(&node, k, 0, 100), "OK");
+    CHECK_OUTCOME(pool_put(&node, 3, 0, (2 << 14) + 1), "TOO_LONG");
+    CHECK_OUTCOME(pool_get(&node, 0, 0, 100), "ABSENT");
+    CHECK_OUTCOME(pool_get(&node, 2, 0, 100), "OK");
+    CHECK_OK(ferry_pool_get(node.pool, &value, 1, NULL, PATIENCE_NS, &result, NULL));
+    CHECK_OUTCOME(ferry_pool_outcome_name(result.outcome), "OK");
+    CHECK_OK(ferry_pool_metrics(node.pool, text, sizeof text, &length, NULL));
+    CHECK(strstr(text, "ferry_pool_tenant_evictions_total{tenant=\"tests\"} 1\n") != NULL);
+    pool_close(&node, 1);
+}
+
 static void a_chain_goes_on_from_its_parent(void)
 {
     ferry_pool_keyspace *keyspace = keyspace_of("a", "");
@@ -336,7 +395,8 @@ static void hits_and_misses_are_counted_by_their_reason(void)
 }
 
 SUITE(pool, CASE(what_one_node_puts_every_node_gets), CASE(a_prefix_exists_up_to_its_first_miss),
-      CASE(keys_name_what_their_bytes_depend_on), CASE(a_chain_goes_on_from_its_parent),
+      CASE(keys_name_what_their_bytes_depend_on), CASE(a_secret_decides_the_keys_of_its_tenant),
+      CASE(a_tenant_at_its_quota_loses_its_own_values), CASE(a_chain_goes_on_from_its_parent),
       CASE(ends_of_submitted_calls_have_their_number), CASE(a_prefetch_brings_values_into_this_node),
       CASE(the_cost_of_a_prefix_follows_from_gets), CASE(a_call_without_keys_has_an_end),
       CASE(hits_and_misses_are_counted_by_their_reason));

@@ -78,6 +78,7 @@ STRUCTS = {
     "ferry_pool_identity": pool_abi.CIdentity,
     "ferry_pool_extra": pool_abi.CExtra,
     "ferry_pool_chain_options": pool_abi.CChainOptions,
+    "ferry_pool_quota": pool_abi.CQuota,
     "ferry_pool_options": pool_abi.COptions,
     "ferry_pool_node_info": pool_abi.CNodeInfo,
     "ferry_pool_range": pool_abi.CRange,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
+import hmac
 import os
 import re
+import struct
 import subprocess
 import sys
 import threading
@@ -151,6 +154,55 @@ def test_keys_depend_on_the_tokens_and_on_nothing_of_the_process() -> None:
     assert Keyspace("tests", "qwen", chunk_tokens=4).keys_of(range(1000, 1011)) != keys
     assert Keyspace("tests", "llama", rope=b"yarn", chunk_tokens=4).keys_of(range(1000, 1011)) != keys
     assert Keyspace("tests", "llama", more={"layers": b"0-15"}, chunk_tokens=4).key(b"1") != SPACE.key(b"1")
+
+
+def by_hand(tenant: bytes, model: bytes, own: bytes, secret: bytes | None) -> bytes:
+    """The key of a program's own hash, by the bytes that pool/src/key/mod.rs documents."""
+
+    def field(part: bytes) -> bytes:
+        return struct.pack("<I", len(part)) + part
+
+    def keyed(message: bytes) -> bytes:
+        return (hmac.new(secret, message, "sha256") if secret else hashlib.sha256(message)).digest()
+
+    pairs = {b"model": model, b"revision": b"", b"dtype": b"", b"scales": b"", b"rope": b""}
+    rows = b"".join(field(name) + field(value) for name, value in sorted(pairs.items()))
+    root = keyed(b"ferry-pool root2" + field(tenant) + struct.pack("<I", len(pairs)) + rows)
+    tag = keyed(b"ferry-pool tag 2" + field(tenant))[:8]
+    return hashlib.sha256(b"ferry-pool key 2" + root + bytes(17) + field(own)).digest()[:24] + tag
+
+
+@pytest.mark.parametrize("length", [0, 16, 63, 64, 65, 200, 1024])
+def test_a_secret_decides_the_keys_of_its_tenant(length: int) -> None:
+    secret = bytes(at % 256 for at in range(length)) or None
+    made = Keyspace("tenant é", "llama", secret=secret)
+    assert made.key(b"own\0hash") == by_hand("tenant é".encode(), b"llama", b"own\0hash", secret)
+    other = Keyspace("tenant é", "llama", secret=b"\1" + (secret or bytes(16))[1:])
+    assert made.key(b"1")[:24] != other.key(b"1")[:24] and made.key(b"1")[24:] != other.key(b"1")[24:]
+    assert made.key(b"1")[24:] == Keyspace("tenant é", "qwen", secret=secret).key(b"2")[24:]
+
+
+def test_a_tenant_at_its_quota_loses_its_own_values() -> None:
+    secret = bytes(range(32))
+    quotas = {"tests": 3 * LENGTH, "secret": pool.Quota(2 * LENGTH, secret)}
+    hidden, open_to_all = Keyspace("secret", "llama", secret=secret), Keyspace("secret", "llama")
+    with cluster(1 << 22, quotas=quotas) as (node,):
+        for space in (open_to_all, hidden):
+            for number in range(4):
+                assert node.pool.put([(space.key(b"%d" % number), node.places[0])], timeout=20)[0].ok
+        for number in range(3):
+            assert node.put(number).ok
+        assert node.put(3).ok and not node.get(0).ok and node.get(1).ok
+        too_long = node.pool.put([(key(9), node.memory)])[0]
+        assert too_long.outcome is Outcome.TOO_LONG
+        found = [it.ok for it in node.pool.exists([hidden.key(b"%d" % number) for number in range(4)])]
+        assert found == [False, False, True, True]
+        assert all(it.ok for it in node.pool.exists([open_to_all.key(b"%d" % at) for at in range(4)]))
+        told = node.pool.metrics()
+        assert 'ferry_pool_tenant_evictions_total{tenant="secret"} 2\n' in told
+        assert f'ferry_pool_tenant_bytes{{tenant="tests"}} {3 * LENGTH}\n' in told
+        assert 'ferry_pool_tenant_values{tenant="tests"} 3\n' in told
+    assert repr(quotas["secret"]) == "<ferry.pool.Quota of 32768 bytes>"
 
 
 def test_a_chain_goes_on_from_its_parent() -> None:
@@ -336,6 +388,17 @@ def mistakes(node: Node) -> dict[str, tuple[type[ferry.Error], Callable[[], obje
         "options.unit_bytes": (ferry.InvalidError, lambda: Pool(node.engine, unit_bytes=1000)),
         r"nodes\[0\] must be a str": (ferry.InvalidError, lambda: Pool(node.engine, nodes=[7])),  # type: ignore[list-item]
         "nodes must be a list": (ferry.InvalidError, lambda: Pool(node.engine, nodes="a:1")),
+        r"quotas\['a'\] must be": (ferry.InvalidError, lambda: Pool(node.engine, quotas={"a": -1})),
+        "quotas must be a dict": (ferry.InvalidError, lambda: Pool(node.engine, quotas=["a"])),  # type: ignore[arg-type]
+        "quotas must be a str": (ferry.InvalidError, lambda: Pool(node.engine, quotas={7: 1})),  # type: ignore[dict-item]
+        r"quotas\['a'\].secret must be bytes, not a str$": (
+            ferry.InvalidError,
+            lambda: Pool(node.engine, quotas={"a": pool.Quota(1, "hidden")}),  # type: ignore[arg-type]
+        ),
+        "options.quotas: a node with quotas lends memory": (
+            ferry.InvalidError,
+            lambda: Pool(node.engine, quotas={"a": 1 << 20}),
+        ),
         "2 nodes are not there yet": (ferry.TimeoutError, lambda: made.wait_nodes(2, 0)),
     }
 
@@ -359,6 +422,9 @@ def test_mistakes_are_named() -> None:
         "model: 0 bytes": lambda: Keyspace("a", ""),
         "chunk_tokens must be": lambda: Keyspace("a", "b", chunk_tokens=0),
         "scales must be bytes": lambda: Keyspace("a", "b", scales="x"),  # type: ignore[arg-type]
+        "secret: 15 bytes, .* take 32 random bytes": lambda: Keyspace("a", "b", secret=bytes(15)),
+        "secret: 0 bytes": lambda: Keyspace("a", "b", secret=b""),
+        "secret must be bytes, not a str$": lambda: Keyspace("a", "b", secret="hidden"),  # type: ignore[arg-type]
         "model: twice": lambda: Keyspace("a", "b", more={"model": b""}),
         "hash: 0 bytes": lambda: SPACE.key(b""),
         "hash: 10000 bytes": lambda: SPACE.key(bytes(10_000)),
@@ -452,7 +518,7 @@ def test_the_programs_of_the_page() -> None:
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     told = [subprocess.check_output([sys.executable, "-c", it], text=True, timeout=60) for it in programs]
     parts = "0 chunks have both parts\n4 chunks have both parts\nOK OK OK OK 1 2\n"
-    assert told == ["0 OK OK OK OK 3\n", parts]
+    assert told == ["0 OK OK OK OK 3\n", "2 of 4 chunks are there\n", parts]
 
 
 def test_the_example_in_two_processes() -> None:

@@ -9,7 +9,8 @@ use engine::{Error, Status};
 use std::ffi::c_char;
 
 /// 32 bytes that name a value, of a chunk of a KV cache for example. ferry_pool_key_of and ferry_pool_chain make keys.
-/// This struct never grows.
+/// A program may fill the 32 bytes itself: the last 8 then say which tenant's value it is, for quotas. This struct
+/// never grows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_pool_key {

@@ -54,6 +54,11 @@ pub struct ferry_pool_identity {
     pub pairs: *const ferry_pool_pair,
     /// Length of pairs; at most 64.
     pub pair_count: u64,
+    /// The tenant's secret: 16 to 1,024 bytes that cannot be guessed. Nobody makes a key of the keyspace without it. It
+    /// is not kept. NULL: whoever knows the identity can make its keys.
+    pub secret: *const c_void,
+    /// Bytes of secret.
+    pub secret_length: u64,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
@@ -69,8 +74,8 @@ pub struct ferry_pool_keyspace {
 
 /// Makes a keyspace. The identity is copied. Free it with ferry_pool_keyspace_free.
 ///
-/// FERRY_ERR_INVALID: the message names the field, for example a tenant that is empty. FERRY_ERR_LIMIT: too many
-/// pairs.
+/// FERRY_ERR_INVALID: the message names the field, for example a tenant that is empty, or a secret that is too short.
+/// FERRY_ERR_LIMIT: too many pairs.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_keyspace_new(
     identity: *const ferry_pool_identity,
@@ -83,8 +88,9 @@ pub unsafe extern "C" fn ferry_pool_keyspace_new(
             let identity = versioned::read(identity, "identity")?;
             let identity = identity.ok_or_else(|| Error::invalid("identity is NULL"))?;
             let out = Out::new(out_keyspace, "out_keyspace")?;
-            let keyspace =
-                Keyspace::new(&optional(identity.tenant, "identity.tenant")?, &identity.identity()?)?;
+            let tenant = optional(identity.tenant, "identity.tenant")?;
+            let secret = secret(identity.secret, identity.secret_length, "identity.secret")?;
+            let keyspace = Keyspace::with_secret(&tenant, secret, &identity.identity()?)?;
             out.set(Box::into_raw(Box::new(ferry_pool_keyspace { keyspace })));
             Ok(())
         })
@@ -169,6 +175,20 @@ pub(super) unsafe fn optional(pointer: *const c_char, what: &str) -> Result<Stri
     }
     // SAFETY: the caller's promise.
     Ok(unsafe { text(pointer, what) }?.to_owned())
+}
+
+/// A secret; None for NULL without a length. A pointer to no bytes is an empty secret, which is refused later: a
+/// program whose secret is missing is not to go on without one.
+///
+/// # Safety
+/// `pointer` is NULL or has `length` bytes, which stay for `'a`.
+pub(super) unsafe fn secret<'a>(pointer: *const c_void, length: u64, what: &str) -> Result<Option<&'a [u8]>> {
+    if pointer.is_null() && length == 0 {
+        return Ok(None);
+    }
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    // SAFETY: the caller's promise.
+    Ok(Some(unsafe { slice(pointer.cast::<u8>(), length, what) }?))
 }
 
 /// # Safety

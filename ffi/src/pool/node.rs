@@ -1,7 +1,7 @@
 //! `ferry_pool`: a node of a pool on an engine, from open to free, and the check that its other calls begin with.
 
 use super::chain::chain;
-use super::keyspace::optional;
+use super::keyspace::{optional, secret};
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
 use crate::guard::{call, quietly};
@@ -10,11 +10,11 @@ use crate::kv::directory::check_may_wait;
 use crate::pointers::{reference, slice, text, Out};
 use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
-use ::ferry_pool::limits::NODES_MAX;
-use ::ferry_pool::{FileOptions, Pool, PoolOptions};
+use ::ferry_pool::limits::{NODES_MAX, QUOTAS_MAX};
+use ::ferry_pool::{FileOptions, Pool, PoolOptions, Quota};
 use engine::status::Result;
 use engine::{Engine, Error, Status};
-use std::ffi::{c_char, CStr, OsStr};
+use std::ffi::{c_char, c_void, CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,6 +51,21 @@ impl ferry_pool {
         }
         Ok(pool)
     }
+}
+
+/// How much of a node one tenant may have. This struct never grows.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_pool_quota {
+    /// The tenant, as in ferry_pool_identity; terminated.
+    pub tenant: *const c_char,
+    /// The secret that the tenant's keys are made with; NULL if it has none. It is not kept.
+    pub secret: *const c_void,
+    /// Bytes of secret.
+    pub secret_length: u64,
+    /// Bytes of memory, at least one unit. Of the file the tenant may have the same share. Beyond them the tenant's
+    /// values that were used longest ago go for its later ones.
+    pub bytes: u64,
 }
 
 /// Options of a node. Texts and lists are copied. FERRY_POOL_OPTIONS_INIT sets struct_size; all other fields may be 0.
@@ -92,6 +107,10 @@ pub struct ferry_pool_options {
     /// How long ferry_pool_open waits for the directory, and for a name that another node has: milliseconds; 0 means
     /// 5,000.
     pub directory_timeout_ms: u32,
+    /// Tenants whose share of this node is bounded. All others share what is free.
+    pub quotas: *const ferry_pool_quota,
+    /// Length of quotas; at most 4,096.
+    pub quota_count: u64,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
@@ -106,10 +125,10 @@ unsafe impl Versioned for ferry_pool_options {
 /// FERRY_ERR_BUSY: the engine has a pool, or another queue takes channel 2. FERRY_ERR_INVALID: an option cannot be;
 /// the message names it: for example a file of another program, or one of another size, format or hashing.
 /// FERRY_ERR_BUSY: another node has the file. FERRY_ERR_NO_MEMORY: there is no room for memory_bytes.
-/// FERRY_ERR_LIMIT: too many nodes. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or refuses the
-/// file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it refuses the
-/// user, FERRY_ERR_BUSY if another node has the name there, and inside a callback; FERRY_ERR_UNAVAILABLE if a node that
-/// lends memory does not listen.
+/// FERRY_ERR_LIMIT: too many nodes or quotas. FERRY_ERR_SYSTEM: the system is out of descriptors or threads, or
+/// refuses the file. With a directory: FERRY_ERR_UNREACHABLE if etcd does not answer in time, FERRY_ERR_REFUSED if it
+/// refuses the user, FERRY_ERR_BUSY if another node has the name there, and inside a callback; FERRY_ERR_UNAVAILABLE
+/// if a node that lends memory does not listen.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_open(
     engine: *mut ferry_engine,
@@ -180,13 +199,15 @@ pub unsafe extern "C" fn ferry_pool_free(pool: *mut ferry_pool) {
 
 impl ferry_pool_options {
     /// # Safety
-    /// Texts are NULL or terminated, and `nodes` is NULL or as long as it says.
+    /// Texts are NULL or terminated, and lists are NULL or as long as they say.
     unsafe fn options(&self) -> Result<PoolOptions> {
         let mut options = PoolOptions { chain: chain(self.chunk_tokens)?, ..PoolOptions::default() };
         if self.node_count > NODES_MAX as u64 {
             let message = format!("options.nodes has {} entries; at most {NODES_MAX}", self.node_count);
             return Err(Error::new(Status::Limit, message));
         }
+        // SAFETY: the caller's promise.
+        options.quotas = unsafe { self.quotas() }?;
         // SAFETY: the caller's promise.
         unsafe {
             options.name = optional(self.name, "options.name")?;
@@ -231,6 +252,27 @@ impl ferry_pool_options {
         }
         Ok(options)
     }
+
+    /// # Safety
+    /// As for `options`.
+    unsafe fn quotas(&self) -> Result<Vec<Quota>> {
+        if self.quota_count > QUOTAS_MAX as u64 {
+            let message = format!("options.quotas has {} entries; at most {QUOTAS_MAX}", self.quota_count);
+            return Err(Error::new(Status::Limit, message));
+        }
+        // SAFETY: the caller's promise.
+        let quotas = unsafe { slice(self.quotas, self.quota_count as usize, "options.quotas") }?;
+        let quota = |(at, quota): (usize, &ferry_pool_quota)| {
+            let name = |field: &str| format!("options.quotas[{at}].{field}");
+            // SAFETY: the caller's promise.
+            let tenant = unsafe { text(quota.tenant, &name("tenant")) }?;
+            // SAFETY: as above.
+            let secret = unsafe { secret(quota.secret, quota.secret_length, &name("secret")) }?;
+            Quota::new(tenant, secret, quota.bytes)
+                .map_err(|error| Error { message: name(&error.message), ..error })
+        };
+        quotas.iter().enumerate().map(quota).collect()
+    }
 }
 
 #[cfg(test)]
@@ -240,8 +282,16 @@ mod tests {
     #[test]
     fn every_option_arrives_where_it_belongs() {
         let nodes = [c"a:1".as_ptr(), c"b:2".as_ptr()];
+        let secret = [7u8; 20];
+        let quota = |tenant: &CStr, secret: &[u8], bytes| ferry_pool_quota {
+            tenant: tenant.as_ptr(),
+            secret: if secret.is_empty() { std::ptr::null() } else { secret.as_ptr().cast() },
+            secret_length: secret.len() as u64,
+            bytes,
+        };
+        let quotas = [quota(c"a", &secret, 11), quota(c"b", &[], 12)];
         let set = ferry_pool_options {
-            struct_size: 96,
+            struct_size: 112,
             chunk_tokens: 3,
             name: c"name".as_ptr(),
             cluster: c"cluster".as_ptr(),
@@ -256,6 +306,8 @@ mod tests {
             directory: c"static:".as_ptr(),
             directory_ttl_s: 9,
             directory_timeout_ms: 10,
+            quotas: quotas.as_ptr(),
+            quota_count: 2,
         };
         // SAFETY: static texts, and a list of this stack.
         let options = unsafe { set.options() }.unwrap();
@@ -268,5 +320,7 @@ mod tests {
         let directory = options.directory_options;
         assert_eq!((options.directory.as_deref(), directory.ttl.as_secs()), (Some("static:"), 9));
         assert_eq!(directory.open_timeout, Some(Duration::from_millis(10)));
+        let expected = [Quota::new("a", Some(&secret), 11).unwrap(), Quota::new("b", None, 12).unwrap()];
+        assert_eq!(options.quotas, expected);
     }
 }

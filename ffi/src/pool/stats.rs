@@ -134,7 +134,7 @@ pub unsafe extern "C" fn ferry_pool_metrics(
         call(error, || {
             let pool = ferry_pool::own(pool)?;
             let out = BytesOut::new(buffer.cast(), capacity, out_length)?;
-            out.put_text(&pool.pool.stats().prometheus())
+            out.put_text(&pool.pool.metrics())
         })
     }
 }

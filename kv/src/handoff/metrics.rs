@@ -115,11 +115,11 @@ impl Stats {
             ("peer_lost", peer_lost),
         ];
         let help = "Offers and takes that have ended, by their end.";
-        page.labelled("ferry_kv_handoffs_total", "end", help, ends);
+        page.labelled("ferry_kv_handoffs_total", "counter", "end", help, ends);
         let errors = Status::ALL.iter().filter(|status| (**status as i32) < 0);
         let failures = errors.map(|status| (status.name(), self.ends.failed_with(*status)));
         let help = "Offers and takes that have failed, by the status of their event.";
-        page.labelled("ferry_kv_failures_total", "status", help, failures);
+        page.labelled("ferry_kv_failures_total", "counter", "status", help, failures);
         let help = "Late bytes in blocks of offers and takes, which failed for it.";
         page.one("ferry_kv_late_applies_total", "counter", help, self.late_applies);
         let help = "Entries of the timeline that newer ones have overwritten.";

@@ -1,12 +1,18 @@
 //! The arguments. Each can be given by an environment variable, so that a unit file needs no arguments.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Parser, Subcommand};
 use ferry::{Config, Engine};
-use ferry_pool::{Chain, DirectoryOptions, PoolOptions};
+use ferry_pool::limits::TENANT_SECRET_BYTES_MAX;
+use ferry_pool::{Chain, DirectoryOptions, PoolOptions, Quota};
+
+const FORM: &str = "give TENANT=SIZE or TENANT=SIZE:FILE";
 
 #[derive(Parser)]
 #[command(name = "ferry-pool", version, about = "A node of ferry's KV pool")]
@@ -43,6 +49,16 @@ pub struct Serve {
     /// How much of it to use, as --memory.
     #[arg(long, env = "FERRY_POOL_FILE_BYTES", value_parser = bytes, requires = "file")]
     pub file_bytes: Option<u64>,
+    /// What a tenant may have of this node's memory, and the same share of its file: TENANT=SIZE, or
+    /// TENANT=SIZE:FILE with the file of the secret that the tenant's keys are made with, which nobody but its owner may
+    /// read. Once for each tenant, or separated by commas.
+    #[arg(
+        long = "quota",
+        env = "FERRY_POOL_QUOTAS",
+        value_name = "TENANT=SIZE[:FILE]",
+        value_delimiter = ','
+    )]
+    pub quotas: Vec<String>,
     /// Values are stored on this many nodes.
     #[arg(long, env = "FERRY_POOL_REPLICAS", default_value_t = 1)]
     pub replicas: usize,
@@ -126,6 +142,32 @@ impl Cluster {
     }
 }
 
+/// Reads a tenant's quota, and its secret.
+pub fn quota(text: &str) -> Result<Quota> {
+    let (tenant, rest) =
+        text.split_once('=').with_context(|| format!("--quota: {text:?} has no =; {FORM}"))?;
+    let (size, file) = rest.split_once(':').map_or((rest, None), |(size, file)| (size, Some(file)));
+    let bytes = bytes(size).with_context(|| format!("--quota: the size of {tenant}; {FORM}"))?;
+    let secret =
+        file.map(|file| secret(file).with_context(|| format!("--quota: the secret of {tenant}: {file}")));
+    let quota = Quota::new(tenant, secret.transpose()?.as_deref(), bytes);
+    quota.with_context(|| format!("--quota: {text:?}"))
+}
+
+/// Reads a secret as --secret-file is read: a text without its line end, other bytes as they are.
+fn secret(path: &str) -> Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mode = file.metadata()?.permissions().mode() & 0o777;
+    ensure!(mode & 0o077 == 0, "its mode {mode:03o} lets others in; use chmod 600");
+    let mut bytes = Vec::new();
+    // One that is too long shows that by what is behind a line end.
+    file.take(TENANT_SECRET_BYTES_MAX as u64 + 3).read_to_end(&mut bytes)?;
+    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let is_text = line.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    Ok(if is_text { line.to_vec() } else { bytes })
+}
+
 /// Reads a number of bytes with a unit.
 fn bytes(text: &str) -> Result<u64> {
     let text = text.trim();
@@ -153,6 +195,45 @@ mod tests {
         for text in ["", "0", "G", "-1", "1.5G", "5 parsecs", "99999999999T"] {
             assert!(bytes(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn quotas_have_tenants_sizes_and_files_of_secrets() {
+        let plain = quota("a b=1G").unwrap();
+        assert_eq!(plain, Quota::new("a b", None, 1 << 30).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a:b=c");
+        let of = |bytes: &[u8], mode: u32| {
+            std::fs::write(&path, bytes).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            quota(&format!("t=5K:{}", path.display()))
+        };
+        for (written, secret) in [
+            ("0123456789 abcdef\r\n", "0123456789 abcdef"),
+            ("\x01 23456789 abcdef\n", "\x01 23456789 abcdef\n"),
+        ] {
+            let made = of(written.as_bytes(), 0o600).unwrap();
+            assert_eq!(made, Quota::new("t", Some(secret.as_bytes()), 5 << 10).unwrap(), "{written:?}");
+        }
+        for (text, told) in [
+            ("a", "has no =; give TENANT=SIZE"),
+            ("a=x", "the size of a"),
+            ("a=1:/-", "the secret of a"),
+            ("=1", "tenant: 0"),
+        ] {
+            let error = format!("{:#}", quota(text).unwrap_err());
+            assert!(error.contains(told), "{error}");
+        }
+        let error = format!("{:#}", of(b"too short", 0o600).unwrap_err());
+        assert!(
+            error.contains("secret: 9 bytes, which are not 16 to 1024") && !error.contains("short"),
+            "{error}"
+        );
+        let error = format!("{:#}", of(b"0123456789abcdef", 0o640).unwrap_err());
+        assert!(
+            error.contains("its mode 640 lets others in; use chmod 600") && !error.contains("0123"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::metrics;
-use crate::options::Serve;
+use crate::options::{quota, Serve};
 
 /// How long requests that are being served may take when the node ends.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,6 +23,7 @@ pub fn run(serve: &Serve) -> Result<()> {
         memory_bytes: serve.memory,
         file: serve.file.clone().zip(serve.file_bytes).map(|(path, bytes)| FileOptions { path, bytes }),
         replicas: serve.replicas,
+        quotas: serve.quotas.iter().map(|text| quota(text)).collect::<Result<_>>()?,
         ..serve.cluster.options()?
     };
     let pool = std::sync::Arc::new(Pool::open(&engine, options)?);

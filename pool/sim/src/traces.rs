@@ -147,7 +147,7 @@ impl Pool {
             match self.stores[node].begin(digest, BLOCK_BYTES) {
                 Begin::Write(slot) => return Some((node, slot)),
                 Begin::Full => self.counts.evicted += usize::from(self.stores[node].evict().map(|_| true)?),
-                Begin::Here | Begin::Written(_) | Begin::TooLong => return None,
+                Begin::Here | Begin::Written(_) | Begin::OverQuota | Begin::TooLong => return None,
             }
         }
     }

@@ -1,11 +1,13 @@
 //! The 32 bytes that name a chunk, and their hexadecimal digits.
 
+use super::TenantTag;
 use ferry::status::Result;
 use ferry::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// The key of a chunk: a SHA-256 digest, made by [`Keyspace`](super::Keyspace). Its text form is 64 hexadecimal digits.
+/// The key of a chunk, made by [`Keyspace`](super::Keyspace): 24 bytes of a SHA-256 digest, and the tag of the tenant. Its
+/// text form is 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -14,6 +16,18 @@ impl Digest {
     pub fn fingerprint(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// Returns the last 8 bytes: whose key it is. In a key that no keyspace has made they are its tag all the same.
+    pub fn tag(&self) -> TenantTag {
+        let [.., a, b, c, d, e, f, g, h] = self.0;
+        TenantTag([a, b, c, d, e, f, g, h])
+    }
+
+    /// The key that a hash makes for a tenant.
+    pub(crate) fn tagged(mut hash: [u8; 32], tag: TenantTag) -> Digest {
+        hash[24..].copy_from_slice(&tag.0);
+        Digest(hash)
     }
 }
 
@@ -66,6 +80,7 @@ mod tests {
         assert_eq!(text.parse::<Digest>().unwrap(), digest);
         assert_eq!(text.to_uppercase().parse::<Digest>().unwrap(), digest);
         assert_eq!(digest.fingerprint(), 0x4037_2e25_1c13_0a01);
+        assert_eq!(digest.tag().0, bytes[24..]);
         for wrong in
             ["", &text[1..], &text[2..], &format!("{text}00"), &format!("+1{}", &text[2..]), &"é".repeat(32)]
         {

@@ -1,8 +1,9 @@
 //! The identity: all that the bytes of a chunk depend on besides its tokens, and the digests under it. `mod.rs` has the
 //! format, and `chain` makes the hashes of tokens.
 
-use super::{check_bytes, check_count, put_field, Digest, KEY, ROOT};
-use crate::limits::{CHUNK_HASH_BYTES_MAX, IDENTITY_BYTES_MAX, IDENTITY_PAIRS_MAX, TENANT_BYTES_MAX};
+use super::tenant::Keyed;
+use super::{check_bytes, check_count, put_field, Digest, TenantTag, KEY, ROOT};
+use crate::limits::{CHUNK_HASH_BYTES_MAX, IDENTITY_BYTES_MAX, IDENTITY_PAIRS_MAX};
 use ferry::status::Result;
 use ferry::Error;
 use sha2::{Digest as _, Sha256};
@@ -63,22 +64,31 @@ impl Identity {
 pub struct Keyspace {
     /// The state of SHA-256 after the block that all digests of this keyspace begin with.
     prepared: Sha256,
+    tag: TenantTag,
 }
 
 impl Keyspace {
-    /// Fails with INVALID or LIMIT, and names the argument.
+    /// The keys of a tenant without a secret: whoever knows the identity can make them. Fails with INVALID or LIMIT, and
+    /// names the argument.
     pub fn new(tenant: &str, identity: &Identity) -> Result<Keyspace> {
-        check_bytes("tenant", tenant.as_bytes(), TENANT_BYTES_MAX)?;
+        Keyspace::with_secret(tenant, None, identity)
+    }
+
+    /// The keys of a tenant with a secret, if there is one: 16 to 1,024 bytes that cannot be guessed, which are not kept.
+    /// Nobody makes a key without the secret. Fails as `new`.
+    pub fn with_secret(tenant: &str, secret: Option<&[u8]>, identity: &Identity) -> Result<Keyspace> {
+        let tag = TenantTag::of(tenant, secret)?;
         let pairs = identity.pairs()?;
-        let mut root = Sha256::new_with_prefix(ROOT);
-        put_field(&mut root, tenant.as_bytes());
+        let mut keyed = Keyed::new(secret, ROOT);
+        let root = &mut keyed.inner;
+        put_field(root, tenant.as_bytes());
         root.update((pairs.len() as u32).to_le_bytes());
         for (name, value) in pairs {
-            put_field(&mut root, name);
-            put_field(&mut root, value);
+            put_field(root, name);
+            put_field(root, value);
         }
-        let prepared = Sha256::new_with_prefix(KEY).chain_update(root.finalize()).chain_update([0; 16]);
-        Ok(Keyspace { prepared })
+        let prepared = Sha256::new_with_prefix(KEY).chain_update(keyed.finish()).chain_update([0; 16]);
+        Ok(Keyspace { prepared, tag })
     }
 
     /// Returns the key of a chunk that the caller has hashed by its own rules: any 1 to 1,024 bytes.
@@ -97,7 +107,7 @@ impl Keyspace {
         let mut hash = self.prepared.clone();
         hash.update([kind]);
         put_field(&mut hash, chunk_hash);
-        Digest(hash.finalize().into())
+        Digest::tagged(hash.finalize().into(), self.tag)
     }
 }
 

@@ -4,18 +4,22 @@
 //! | | |
 //! |---|---|
 //! | [`Identity`], [`Keyspace`] | what the bytes of a chunk depend on besides its tokens; digests |
+//! | [`TenantTag`] | whose a key is |
 //! | [`Chain`] | hashes of token ids, chunk by chunk |
 //!
 //! # Bytes
 //!
-//! Every hash is SHA-256. `tag` is 16 bytes of ASCII, which end with the version of the format; `u32` is four bytes,
+//! Every hash is SHA-256, and begins with 16 bytes of ASCII, which end with the version of the format. KEYED is SHA-256
+//! for a tenant without a secret, and HMAC-SHA256 with the secret of one that has it. `u32` is four bytes,
 //! little-endian; `field(x)` is the length of x as `u32`, then x.
 //!
 //! ```text
-//! root   = SHA-256("ferry-pool root1" ‖ field(tenant) ‖ u32 number of pairs ‖ pairs, by name: field(name) ‖ field(value))
-//! digest = SHA-256("ferry-pool key 1" ‖ root ‖ 16 zero bytes ‖ kind ‖ field(hash))      kind: 0 own hash, 1 of a chain
+//! root   = KEYED("ferry-pool root2" ‖ field(tenant) ‖ u32 number of pairs ‖ pairs, by name: field(name) ‖ field(value))
+//! tag    = the first 8 bytes of KEYED("ferry-pool tag 2" ‖ field(tenant))
+//! digest = the first 24 bytes of SHA-256("ferry-pool key 2" ‖ root ‖ 16 zero bytes ‖ kind ‖ field(hash)) ‖ tag
+//! kind: 0 own hash, 1 of a chain
 //!
-//! h(n)   = SHA-256("ferry-pool hash1" ‖ h(n-1) ‖ field(extra keys) ‖ token ids, each u32)     h(-1): 32 zero bytes
+//! h(n)   = SHA-256("ferry-pool hash2" ‖ h(n-1) ‖ field(extra keys) ‖ token ids, each u32)     h(-1): 32 zero bytes
 //! extra keys: sorted by their bytes, each once. Kinds: 1 LoRA, 2 salt, 3 image
 //!          1 ‖ field(id)      2 ‖ field(salt)          in the first chunk of a prompt alone
 //!          3 ‖ field(hash) ‖ i64 first token, counted from the first token of this chunk   in the chunks that it touches
@@ -23,7 +27,8 @@
 //!
 //! An identity always has the pairs `model`, `revision`, `dtype`, `scales` and `rope`, empty or not. The root and the
 //! zeros fill the first block of 64 bytes, so that a digest costs one compression. `parts` makes digests of these for
-//! the parts of a chunk.
+//! the parts of a chunk, with the same tag. A secret root makes all digests under it secret: what is hashed behind it has
+//! no encoding that begins with another one.
 //!
 //! # Example
 //!
@@ -31,29 +36,32 @@
 //! third): token 5 fills no chunk, and the image touches the second chunk, in which it begins with the first token.
 //!
 //! ```text
-//! h(0) = SHA-256("ferry-pool hash1" ‖ 00 × 32 ‖ 06000000 ‖ 01 01000000 61 ‖ 01000000 02000000)
-//! h(1) = SHA-256("ferry-pool hash1" ‖ h(0) ‖ 0e000000 ‖ 03 01000000 ff 0000000000000000 ‖ 03000000 04000000)
+//! h(0) = SHA-256("ferry-pool hash2" ‖ 00 × 32 ‖ 06000000 ‖ 01 01000000 61 ‖ 01000000 02000000)
+//! h(1) = SHA-256("ferry-pool hash2" ‖ h(0) ‖ 0e000000 ‖ 03 01000000 ff 0000000000000000 ‖ 03000000 04000000)
 //! ```
 
 mod chain;
 mod digest;
 mod keyspace;
+mod tenant;
 #[cfg(test)]
 mod tests;
 
 pub use chain::{Chain, Extra, Scheme};
 pub use digest::Digest;
 pub use keyspace::{Identity, Keyspace};
+pub use tenant::TenantTag;
 
 use ferry::status::Result;
 use ferry::{Error, Status};
 use sha2::{Digest as _, Sha256};
 
 /// The version is in the tags of the format and in [`Scheme`].
-const VERSION: u16 = 1;
-const ROOT: &[u8; 16] = b"ferry-pool root1";
-const KEY: &[u8; 16] = b"ferry-pool key 1";
-const HASH: &[u8; 16] = b"ferry-pool hash1";
+const VERSION: u16 = 2;
+const ROOT: &[u8; 16] = b"ferry-pool root2";
+const TAG: &[u8; 16] = b"ferry-pool tag 2";
+const KEY: &[u8; 16] = b"ferry-pool key 2";
+const HASH: &[u8; 16] = b"ferry-pool hash2";
 
 pub(crate) fn put_field(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u32).to_le_bytes());

@@ -1,11 +1,15 @@
 //! Digests and chains against vectors that Python's hashlib computed from the format in `mod.rs`, and their rules.
 
-use super::{Chain, Digest, Extra, Identity, Keyspace};
+use super::{Chain, Digest, Extra, Identity, Keyspace, TenantTag};
 use ferry::Status;
 use proptest::prelude::*;
 
 fn plain() -> Identity {
-    Identity { model: "m".into(), ..Identity::default() }
+    identity_of("m")
+}
+
+fn identity_of(model: &str) -> Identity {
+    Identity { model: model.into(), ..Identity::default() }
 }
 
 fn keyspace() -> Keyspace {
@@ -23,10 +27,10 @@ fn counted(tokens: u32) -> Vec<u32> {
 #[test]
 fn digests_are_those_that_hashlib_computes() {
     let own = keyspace().own(&[0]).unwrap();
-    assert_eq!(own.to_string(), "04953606dff0799afe058088de7decd66f4af9b9716dff8ef8734f12e6840060");
+    assert_eq!(own.to_string(), "602843122d62d1270b0654e5b597ca9fec46fa1f2422998d23f35c7f453e712e");
     let long: Vec<u8> = (0..1024).map(|at| (at % 251) as u8).collect();
     let own = keyspace().own(&long).unwrap();
-    assert_eq!(own.to_string(), "d162064a70fef057b5a8d5f0e3ddd884eb48623c852dc0618615f3d31bf3ff85");
+    assert_eq!(own.to_string(), "a179a466b9b390e5d2d8f58553f908ef387ddb5ab3c7286023f35c7f453e712e");
     let identity = Identity {
         model: "meta-llama/Llama-3-8B".into(),
         revision: "8cde5ca".into(),
@@ -36,11 +40,21 @@ fn digests_are_those_that_hashlib_computes() {
         more: vec![("zeta".into(), b"last".into()), ("attention".into(), b"mla".into())],
     };
     let keyspace = Keyspace::new("tenant-b", &identity).unwrap();
-    let hash: Digest = "1e9d5b79544da83c703c3e2ba1405af8bd2a5f858e30b385e30bfe9c93ee42e2".parse().unwrap();
+    let hash: Digest = "9ed09b5d610d9e415219d3ea4168e09948da2ebdc8e5cb4823c7eae9ae6c918b".parse().unwrap();
     let chained = keyspace.chained(&hash.0);
-    assert_eq!(chained.to_string(), "c86f6ddee87065aefdbdc68610377d1a88f3233afcfbf09b80b997ab85eb5735");
+    assert_eq!(chained.to_string(), "9159f963793ba4a9685d81645e2045b2bcd5fab43f08afa146cd9758b557a667");
     let own = keyspace.own(&hash.0).unwrap();
-    assert_eq!(own.to_string(), "ad064a20f92002cee3318e8b16749b9c7217c10ad1546818f4b36f85fdd9fc01");
+    assert_eq!(own.to_string(), "a66d161913ad7f05acf74b8cbcf6ff8302759e5a2eaf10b446cd9758b557a667");
+    for (bytes, expected) in [
+        (16, "af22de71065ea4aa72700df5cc1854b6de6afee11f506185234ceb66dab3ff55"),
+        (64, "3c8245a86c49b74f3c1887c32559cea1007cfd263ccb834d677a69fcca169504"),
+        (65, "c74f9784d654962c5f9bcea7a8c726a231fa4578a3c8608ac5be0296379ebe63"),
+        (1024, "450c1b3ba287474a824c6010bef0826f90151330bd288d514330c259f059b34a"),
+    ] {
+        let secret: Vec<u8> = (0..bytes).map(|at| (at * 7 + bytes) as u8).collect();
+        let keyspace = Keyspace::with_secret("tenant-b", Some(&secret), &identity).unwrap();
+        assert_eq!(keyspace.chained(&hash.0).to_string(), expected, "a secret of {bytes} bytes");
+    }
 }
 
 #[test]
@@ -51,17 +65,17 @@ fn chains_are_those_that_hashlib_computes() {
     assert_eq!(
         hashes.iter().map(hex).collect::<Vec<_>>(),
         [
-            "40a94d583a1f5a9edcf5f597124b98d3b6a8ab491e151df5ffad171667dd0cfb",
-            "1e9d5b79544da83c703c3e2ba1405af8bd2a5f858e30b385e30bfe9c93ee42e2",
+            "a60e350757f6654293561b1c9970a582be98f3126b8fc3e400b9e3caa678f88e",
+            "9ed09b5d610d9e415219d3ea4168e09948da2ebdc8e5cb4823c7eae9ae6c918b",
         ]
     );
     let hashes = Chain::default().hashes(None, &counted(1000), &[]).unwrap();
     assert_eq!(
         hashes.iter().map(hex).collect::<Vec<_>>(),
         [
-            "00a22bedfc4776fcac6ec826ef22f81fd7bf2009651b86f8c8f47a250fe4f589",
-            "92abc89503a6dd69f229f9b6d82ed10942ba75b777df93b15655bd1a8c1d8822",
-            "5c3016c9f06f3859ce10025d4dc3bc147909228bbf7190842c0df4c17762c3dd",
+            "856ab83fe1b8a5a8457b7b5a44695cce2fe6f6903a27331fe7fe549de06e5b55",
+            "f3e2f5a75eeedba8d0e42833e1defac88a65c3b0dae68c7ba8b70d4ada67bc70",
+            "2037ea2c33936076ebbe845979d94ecf3f73e05574a3ff57cf18362774b578e0",
         ]
     );
     // An image over the first chunk's edge, one over three chunks, one on a chunk's last token, one that fills a chunk.
@@ -77,10 +91,10 @@ fn chains_are_those_that_hashlib_computes() {
     assert_eq!(
         hashes.iter().map(hex).collect::<Vec<_>>(),
         [
-            "5f5a516e726799db26f1c2e650f77d4a9991e7917e37c3cc984cb6c82b8b4be4",
-            "cbe15f9d0a912fad0e2ed0a44b879f2587a9de97fcdf6c2e16835b35ece48b30",
-            "e8ea4fe1882b328f1c218fb5475a3e8c4957b4c88a32bd418d0cf03d67306849",
-            "b82e381d2f03ffa27bc88012a25c5055c07a8e42bc9f68a015776a716cbfb909",
+            "edb12c555bac5b4c1e1513f0bc5f0eee9cc89ca22bf92e58dd79a4a7ddeac3cb",
+            "5fa74d000b1e9170598df58db62137a7b56b408112ca5a27ee1074b471f38301",
+            "171a3bca21c078cdd3f17d6f795853d50036e1f79af6f4c8d9884251b9cdad3b",
+            "5b7bd55916e2581aa0ac4a1cdd37ead37672fe5462b161ae4039c738742eb1f0",
         ]
     );
 }
@@ -117,6 +131,32 @@ fn each_part_of_an_identity_makes_other_keys() {
 }
 
 #[test]
+fn a_key_ends_with_its_tenants_tag_and_begins_with_what_its_secret_decides() {
+    let secrets: [Option<&[u8]>; 3] = [None, Some(&[1; 32]), Some(&[2; 32])];
+    let of = |tenant: &str, secret, identity: &Identity| {
+        Keyspace::with_secret(tenant, secret, identity).unwrap().own(b"x").unwrap()
+    };
+    let mut tags = Vec::new();
+    for tenant in ["a", "b"] {
+        for secret in secrets {
+            let tag = TenantTag::of(tenant, secret).unwrap();
+            let (one, other) = (of(tenant, secret, &plain()), of(tenant, secret, &identity_of("n")));
+            assert_eq!((one.tag(), other.tag()), (tag, tag));
+            assert_ne!(one.fingerprint(), other.fingerprint());
+            tags.push((tag, one.fingerprint()));
+        }
+    }
+    let count = tags.len();
+    for by in [|it: &(TenantTag, u64)| u64::from_le_bytes(it.0 .0), |it: &(TenantTag, u64)| it.1] {
+        let mut seen: Vec<u64> = tags.iter().map(by).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), count, "{tags:?}");
+    }
+    assert_eq!(of("a", None, &plain()), Keyspace::new("a", &plain()).unwrap().own(b"x").unwrap());
+}
+
+#[test]
 fn arguments_out_of_range_are_named() {
     fn fails<T: std::fmt::Debug>(result: ferry::status::Result<T>, status: Status, name: &str) {
         let error = result.unwrap_err();
@@ -139,6 +179,10 @@ fn arguments_out_of_range_are_named() {
     fails(Keyspace::new("t", &Identity::default()), invalid, "model: ");
     fails(Keyspace::new("", &plain()), invalid, "tenant: ");
     fails(Keyspace::new(&"t".repeat(256), &plain()), invalid, "tenant: ");
+    let secret = |bytes: usize| Keyspace::with_secret("t", Some(&vec![1; bytes]), &plain());
+    assert!(secret(16).is_ok() && secret(1024).is_ok());
+    [0, 15, 1025].into_iter().for_each(|bytes| fails(secret(bytes), invalid, "secret: "));
+    assert!(secret(5).unwrap_err().message.ends_with("take 32 random bytes, or no secret"));
 
     assert!(Chain::new(1).is_ok() && Chain::new(65_536).is_ok());
     fails(Chain::new(0), invalid, "chunk_tokens: ");
@@ -155,8 +199,8 @@ fn arguments_out_of_range_are_named() {
 
 #[test]
 fn a_scheme_says_what_hashes_how() {
-    assert_eq!(Chain::default().scheme().to_string(), "version 1, SHA-256, 256 tokens a chunk");
-    assert_eq!(Chain::default().scheme().0, 0x0001_0001_0000_0100);
+    assert_eq!(Chain::default().scheme().to_string(), "version 2, SHA-256, 256 tokens a chunk");
+    assert_eq!(Chain::default().scheme().0, 0x0002_0001_0000_0100);
     assert_ne!(Chain::new(255).unwrap().scheme(), Chain::default().scheme());
 }
 

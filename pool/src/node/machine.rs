@@ -145,9 +145,11 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Has the node keep a second tier, before anything else. Values that its memory is too small for are dropped.
+    /// Has the node keep a second tier, before anything else: tenants with a quota have the same share of it. Values that
+    /// its memory is too small for are dropped.
     pub fn set_tier(&mut self, mut tier: Tier) {
-        tier.forget_longer(self.owner.store.capacity());
+        tier.store.share_as(&self.owner.store);
+        tier.forget_longer(&self.owner.store);
         self.owner.tier = Some(tier);
     }
 

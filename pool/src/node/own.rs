@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::key::Digest;
+use crate::key::{Digest, TenantTag};
 
 use super::call::{Ask, Call};
 use super::machine::Machine;
@@ -13,11 +13,13 @@ impl Machine {
         self.begin(Call { is_own: true, ..Call::new(ask) }, now)
     }
 
-    /// Makes room for so many bytes beside those that eviction keeps free, without evicting these objects. False: there
-    /// is less, because what was used before them is gone, or is in use; nothing is evicted for more than there can be.
-    pub fn make_room(&mut self, bytes: u64, kept: &BTreeSet<Digest>, now: u64) -> bool {
-        let free = bytes + self.free_kept / 2;
-        let has_room = free <= self.owner.store.capacity() && self.owner.make_room_beside(free, kept);
+    /// Makes room for so many bytes beside those that eviction keeps free, and for so many of a tenant within its quota,
+    /// without evicting these objects. False: there is less, because what was used before them is gone, or is in use;
+    /// nothing is evicted for more than there can be.
+    pub fn make_room(&mut self, bytes: u64, of: (TenantTag, u64), kept: &BTreeSet<Digest>, now: u64) -> bool {
+        let (free, store) = (bytes + self.free_kept / 2, &self.owner.store);
+        let may_fit = free <= store.capacity() && of.1 <= store.quota_of(of.0).0;
+        let has_room = may_fit && self.owner.make_room_beside(free, of, kept);
         self.settle(now);
         has_room
     }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ferry::types::{Op, PeerId, RegionId, Request};
 
-use crate::key::Digest;
+use crate::key::{Digest, TenantTag};
 use crate::limits::{EVICTIONS_OF_TURN_MAX, SERVED_OF_NODE_MAX};
 use crate::outcome::Outcome;
 use crate::store::{Piece, Slot, Store};
@@ -294,18 +294,33 @@ impl Owner {
         is_cut
     }
 
-    /// Evicts until this many bytes are free, but not these objects, and nothing that was used after one of them. Returns
-    /// whether they are free.
-    pub fn make_room_beside(&mut self, free: u64, kept: &BTreeSet<Digest>) -> bool {
+    /// Evicts until this many bytes are free, and so many are left of a tenant's quota, but not these objects, and nothing
+    /// that was used after one of them. Returns whether there is room.
+    pub fn make_room_beside(
+        &mut self,
+        free: u64,
+        (tenant, left): (TenantTag, u64),
+        kept: &BTreeSet<Digest>,
+    ) -> bool {
         let mut gone = Vec::new();
-        while self.store.free_bytes() < free {
-            let Some(oldest) = self.store.oldest().filter(|oldest| !kept.contains(oldest)) else { break };
-            self.store.remove(&oldest);
+        let has_room = loop {
+            let (quota, taken) = self.store.quota_of(tenant);
+            let is_over = taken + left > quota;
+            if !is_over && self.store.free_bytes() >= free {
+                break true;
+            }
+            let oldest = if is_over { self.store.oldest_of(tenant) } else { self.store.oldest() };
+            let Some(oldest) = oldest.filter(|oldest| !kept.contains(oldest)) else { break false };
+            if is_over {
+                self.store.evict_of(tenant);
+            } else {
+                self.store.remove(&oldest);
+            }
             gone.push(oldest.fingerprint());
-        }
+        };
         self.counts.evicted += gone.len() as u64;
         self.gone(gone);
-        self.store.free_bytes() >= free
+        has_room
     }
 
     /// Takes a request in. A node that asks for more than its share is told that the node is full.
@@ -324,6 +339,9 @@ impl Owner {
     }
 }
 
+#[cfg(test)]
+#[path = "quota_tests.rs"]
+mod quota_tests;
 #[cfg(test)]
 #[path = "owner_tests.rs"]
 mod tests;

@@ -112,7 +112,7 @@ impl Owner {
                     self.end_here(number, at);
                     continue;
                 }
-                Begin::Full => Outcome::Full,
+                Begin::Full | Begin::OverQuota => Outcome::Full,
                 Begin::TooLong => Outcome::TooLong,
             };
             self.end_key(number, at, Answer::of(outcome));
@@ -132,10 +132,14 @@ impl Owner {
         let most = self.store.units_of(length).map_or(0, |units| units as usize).max(EVICTIONS_OF_TURN_MAX);
         let begin = loop {
             let begin = self.store.begin(digest, length);
-            if begin != Begin::Full || gone.len() >= most {
-                break begin;
-            }
-            match self.store.evict() {
+            let evicted = match begin {
+                _ if gone.len() >= most => None,
+                Begin::Full => self.store.evict(),
+                // Nothing of another tenant goes for it.
+                Begin::OverQuota => self.store.evict_of(digest.tag()),
+                _ => None,
+            };
+            match evicted {
                 Some(digest) => gone.push(digest.fingerprint()),
                 None => break begin,
             }

@@ -85,15 +85,15 @@ impl Tier {
         }
     }
 
-    /// Forgets the objects that have more bytes than this.
-    pub fn forget_longer(&mut self, most: u64) {
+    /// Forgets the objects that this memory is too small for, or what their tenants may have of it.
+    pub fn forget_longer(&mut self, memory: &Store) {
         let mut next = Some(0);
         while let Some(from) = next {
             let digests;
             (digests, next) = self.store.list(from, INVENTORY_PLACES_MAX);
             for digest in digests {
                 let slot = self.store.find(&digest);
-                if slot.is_some_and(|slot| self.store.length(slot) > most) {
+                if slot.is_some_and(|slot| memory.bytes_for(&digest, self.store.length(slot)).is_none()) {
                     self.forget(&digest);
                 }
             }
@@ -157,6 +157,7 @@ impl Tier {
         self.note_entry(slot);
         self.cleared_bytes += self.store.taken(slot);
         self.cleared.entry(slot.0 / ENTRIES_OF_PAGE).or_default().push(slot);
+        self.store.discharge(slot);
         true
     }
 
@@ -169,6 +170,17 @@ impl Tier {
             gone.push(digest.fingerprint());
         }
         gone
+    }
+
+    /// Begins an object, and forgets others of its tenant, noted in `gone`, while the tenant's quota is short.
+    fn begin(&mut self, digest: &Digest, length: u64, gone: &mut Vec<u64>) -> Begin {
+        loop {
+            let begin = self.store.begin(digest, length);
+            let may_evict = begin == Begin::OverQuota && gone.len() < EVICTIONS_OF_TURN_MAX;
+            let Some(oldest) = self.store.oldest_of(digest.tag()).filter(|_| may_evict) else { return begin };
+            self.forget(&oldest);
+            gone.push(oldest.fingerprint());
+        }
     }
 
     /// The next write of the table, if one is to be made now.
@@ -277,7 +289,7 @@ impl Owner {
             Begin::Write(slot) => slot,
             Begin::Written(slot) => return Ok(slot),
             Begin::TooLong => return Err(Outcome::TooLong),
-            Begin::Full | Begin::Here => return Err(Outcome::Full),
+            Begin::Full | Begin::OverQuota | Begin::Here => return Err(Outcome::Full),
         };
         self.next += 1;
         let Some(tier) = &mut self.tier else { return Err(Outcome::Absent) };
@@ -324,7 +336,11 @@ impl Owner {
                 continue;
             };
             let length = self.store.length(slot);
-            let begin = if length == 0 { Begin::TooLong } else { tier.store.begin(&digest, length) };
+            let begin = if length == 0 { Begin::TooLong } else { tier.begin(&digest, length, &mut gone) };
+            if begin == Begin::OverQuota && gone.len() >= EVICTIONS_OF_TURN_MAX {
+                // The tenant had far more than its quota: the next turn goes on.
+                break;
+            }
             if begin == Begin::Full {
                 // Also where what is free is too scattered.
                 let wanted = tier.store.free_bytes() + length;

@@ -9,8 +9,9 @@
 //! As in `key`: `u32` and `u64` are little-endian, `field(x)` is the length of x as `u32`, then x.
 //!
 //! ```text
-//! digest = SHA-256("ferry-pool pkey1" ‖ part ‖ 16 zero bytes ‖ digest of the chunk)
-//! part   = SHA-256("ferry-pool part1" ‖ u32 tokens of a chunk ‖ field(model) ‖ field(revision) ‖ field(cache)
+//! digest = the first 24 bytes of SHA-256("ferry-pool pkey2" ‖ part ‖ 16 zero bytes ‖ digest of the chunk)
+//!          ‖ the tag of the chunk's digest
+//! part   = SHA-256("ferry-pool part2" ‖ u32 tokens of a chunk ‖ field(model) ‖ field(revision) ‖ field(cache)
 //!                  ‖ field(rope) ‖ u32 number of layers ‖ layers)
 //! layer  = field(name) ‖ kind (0 full, 1 latent) ‖ u32 heads of the model ‖ u32 first head ‖ u32 head behind the last
 //!          ‖ u32 pairs ‖ u32 elements ‖ u32 bytes of an element ‖ u64 stride of a pair ‖ of a head ‖ of a token
@@ -33,8 +34,8 @@ use super::Cut;
 use crate::key::{put_field, Digest};
 use crate::limits::{KEYS_OF_CALL_MAX, PART_BYTES_MAX, PIECES_OF_VALUES_MAX, SEGMENTS_OF_VALUE_MAX};
 
-const PART: &[u8; 16] = b"ferry-pool part1";
-const PART_KEY: &[u8; 16] = b"ferry-pool pkey1";
+const PART: &[u8; 16] = b"ferry-pool part2";
+const PART_KEY: &[u8; 16] = b"ferry-pool pkey2";
 /// A layout takes no address 0.
 const BASE: u64 = 1;
 
@@ -125,7 +126,7 @@ impl Part {
     }
 
     pub fn digest(&self, chunk: &Digest) -> Digest {
-        Digest(self.prepared.clone().chain_update(chunk.0).finalize().into())
+        Digest::tagged(self.prepared.clone().chain_update(chunk.0).finalize().into(), chunk.tag())
     }
 
     /// Returns the engine's memory of this part of each chunk, in the order of the value's bytes. `tokens` are those of

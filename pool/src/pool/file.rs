@@ -92,7 +92,8 @@ fn refusal(found: &Found) -> Error {
     Error::invalid(match found {
         Found::Format(format) => format!("has format {format}, which this version does not read; remove it"),
         Found::Scheme => {
-            "its keys were hashed in another way; use the chunk_tokens it was made with, or remove it".into()
+            "its keys were hashed in another way; use the chunk_tokens and version it was made with, or remove it"
+                .into()
         }
         Found::Tier(_) => "was made with another number of bytes; give that number, or remove it".into(),
         Found::Nothing | Found::Other => "is no file of a pool; name another one, or remove it".into(),

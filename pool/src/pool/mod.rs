@@ -18,6 +18,7 @@ mod membership;
 mod options;
 mod prefetch;
 mod rates;
+mod tenants;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,6 +54,7 @@ pub use options::{FileOptions, PoolOptions};
 use prefetch::Prefetches;
 pub use rates::{Cost, CostOptions};
 use rates::{Open, Rates};
+pub use tenants::{Quota, TenantStats};
 use values::Summing;
 pub use values::Value;
 
@@ -138,6 +140,7 @@ struct Shared {
     name: String,
     replicas: usize,
     chunk_tokens: u32,
+    quotas: Vec<Quota>,
     /// The engine as a peer of itself.
     own: PeerId,
     membership: Option<Membership>,
@@ -209,7 +212,8 @@ impl Pool {
         // Peers have no rights to it: this node moves its bytes itself.
         let region = RegionOptions { access: Access(0), ..RegionOptions::default() };
         let memory = is_member.then(|| engine.alloc(options.memory_bytes as usize, &region)).transpose()?;
-        let store = Store::new(options.memory_bytes, options.unit_bytes);
+        let mut store = Store::new(options.memory_bytes, options.unit_bytes);
+        store.set_quotas(&options.quotas.iter().map(|quota| (quota.tag, quota.bytes)).collect::<Vec<_>>());
         let mut dials = Dials::new(&options.nodes, engine.address(), options.redial);
         let membership = Membership::open(engine, &options, &name, &mut dials)?;
         let me = Hello {
@@ -234,6 +238,7 @@ impl Pool {
             name,
             replicas: options.replicas,
             chunk_tokens: options.chain.chunk_tokens(),
+            quotas: options.quotas,
             own,
             membership,
             inner: Mutex::new(Inner {

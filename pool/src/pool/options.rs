@@ -1,13 +1,15 @@
 //! How a pool is opened.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ferry::status::{Error, Result};
 use ferry_directory::DirectoryOptions;
 
+use super::tenants::Quota;
 use crate::key::Chain;
-use crate::limits::{FILE_BYTES_MIN, NODES_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
+use crate::limits::{FILE_BYTES_MIN, NODES_MAX, QUOTAS_MAX, REPLICAS_MAX, UNIT_BYTES_DEFAULT};
 
 /// How a node of a pool takes part. The default lends no memory: a client.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct PoolOptions {
     pub file: Option<FileOptions>,
     /// Bytes of the unit in which memory is given to objects.
     pub unit_bytes: u64,
+    /// Tenants that may have a part of this node. The others share what is free with all.
+    pub quotas: Vec<Quota>,
     /// What hashes keys: nodes that hash in another way are refused.
     pub chain: Chain,
     /// Nodes that hold each value that is put.
@@ -58,6 +62,7 @@ impl Default for PoolOptions {
             memory_bytes: 0,
             file: None,
             unit_bytes: UNIT_BYTES_DEFAULT,
+            quotas: Vec::new(),
             chain: Chain::default(),
             replicas: 1,
             redial: Duration::from_millis(250),
@@ -69,6 +74,7 @@ impl PoolOptions {
     /// INVALID names the option that cannot be.
     pub(super) fn check(&self) -> Result<()> {
         let power = self.unit_bytes.is_power_of_two() && (512..=1 << 30).contains(&self.unit_bytes);
+        let tenants: BTreeSet<&str> = self.quotas.iter().map(|quota| quota.tenant.as_str()).collect();
         let refused = match () {
             _ if !power => "unit_bytes: a power of two from 512 to 1 GiB".into(),
             _ if self.memory_bytes > 0 && self.memory_bytes < self.unit_bytes => {
@@ -85,6 +91,16 @@ impl PoolOptions {
             }
             _ if self.file.as_ref().is_some_and(|file| file.bytes < FILE_BYTES_MIN) => {
                 format!("file.bytes: at least {FILE_BYTES_MIN}")
+            }
+            _ if self.quotas.len() > QUOTAS_MAX => format!("quotas: more than {QUOTAS_MAX}"),
+            _ if !self.quotas.is_empty() && self.memory_bytes == 0 => {
+                "quotas: a node with quotas lends memory: give it memory_bytes".into()
+            }
+            _ if self.quotas.iter().any(|quota| quota.bytes < self.unit_bytes) => {
+                format!("quotas: one has less than a unit of {} bytes; give it more", self.unit_bytes)
+            }
+            _ if tenants.len() < self.quotas.len() => {
+                "quotas: a tenant is there twice; give each tenant one quota".into()
             }
             _ if self.replicas == 0 || self.replicas > REPLICAS_MAX => {
                 format!("replicas: {}, and 1 to {REPLICAS_MAX} can be", self.replicas)

@@ -8,14 +8,14 @@
 //! ```
 //! One prefetch is under way at a time, by calls of the node itself, which whoever drives carries on.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use ferry::status::{Error, Result};
 use ferry::{Access, RegionOptions, Status};
 
 use super::{Call, Inner, Pool, Shared};
-use crate::key::Digest;
+use crate::key::{Digest, TenantTag};
 use crate::limits::{KEYS_OF_REQUEST_MAX, PREFETCHED_AT_ONCE_BYTES, PREFETCHED_VALUE_BYTES_MAX};
 use crate::node::{Ask, KeyEnd, Machine};
 use crate::outcome::Outcome;
@@ -224,10 +224,10 @@ impl Prefetch {
     /// Chooses as many values as the scratch and this node's memory have room for.
     fn begin_batch(&mut self, machine: &mut Machine, scratch: Segment, now: u64) {
         self.step = Step::Get;
-        let (mut used, mut taken) = (0, 0);
+        let (mut used, mut taken, mut taken_of) = (0, 0, BTreeMap::<TenantTag, u64>::new());
         while let Some(mut item) = self.to_bring.pop_front() {
-            let bytes = item.found.bytes;
-            let units = machine.store().bytes_of(bytes).filter(|_| bytes <= scratch.bytes);
+            let (bytes, digest) = (item.found.bytes, self.digests[item.at]);
+            let units = machine.store().bytes_for(&digest, bytes).filter(|_| bytes <= scratch.bytes);
             let Some(units) = units else {
                 self.end(&item, Outcome::TooLong);
                 continue;
@@ -239,7 +239,8 @@ impl Prefetch {
             // The head of a prefix is worth more than its tail.
             self.kept.extend(&self.digests[self.kept_until..item.at]);
             self.kept_until = item.at;
-            if !machine.make_room(taken + units, &self.kept, now) {
+            let of_tenant = taken_of.entry(digest.tag()).or_default();
+            if !machine.make_room(taken + units, (digest.tag(), *of_tenant + units), &self.kept, now) {
                 self.end(&item, Outcome::Full);
                 let rest = if self.is_prefix { std::mem::take(&mut self.to_bring) } else { VecDeque::new() };
                 rest.iter().for_each(|item| self.end(item, Outcome::Full));
@@ -248,7 +249,7 @@ impl Prefetch {
             let segment = Segment { address: scratch.address + used, bytes, region: scratch.region };
             item.segments = Some(segment).filter(|segment| segment.bytes > 0).into_iter().collect();
             self.asked.push(item);
-            (used, taken) = (used + bytes, taken + units);
+            (used, taken, *of_tenant) = (used + bytes, taken + units, *of_tenant + units);
         }
     }
 

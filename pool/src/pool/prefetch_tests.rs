@@ -123,3 +123,21 @@ fn a_value_without_room_costs_no_other_one() {
     assert_eq!(wanted.iter().map(|it| it.digest).collect::<Vec<_>>(), keys[1..]);
     assert!(machine.store().find(&held.digest).is_some(), "nothing was evicted in vain");
 }
+
+#[test]
+fn a_batch_has_no_more_of_a_tenant_than_its_quota() {
+    let tag = crate::key::TenantTag([9; 8]);
+    let key = |nth, tag| Digest::tagged([nth; 32], tag);
+    let mut store = Store::new(1 << 20, 4096);
+    store.set_quotas(&[(tag, 3 * 4096)]);
+    let mut machine = Machine::new(machine().me().clone(), store, 0).unwrap();
+    let other = crate::key::TenantTag([8; 8]);
+    let keys =
+        [key(1, tag), key(2, tag), key(3, other), key(4, tag), key(5, tag), key(6, tag), key(7, other)];
+    let lengths = [4096, 4096, 4096, 4097 * 3, 4096, 1, 4096].map(|bytes| end(Outcome::Length, bytes));
+    let (prefetch, wanted) = getting(&mut machine, &keys, &lengths);
+    let places: Vec<u8> = wanted.iter().map(|it| it.digest.0[0]).collect();
+    assert_eq!(places, [1, 2, 3, 5, 7]);
+    let ends = [3, 5].map(|at: usize| prefetch.ends[at].map(|end| end.outcome));
+    assert_eq!(ends, [Some(Outcome::TooLong), Some(Outcome::Full)]);
+}

@@ -6,16 +6,20 @@
 //!             └ abort ─▶ gone
 //! ```
 //! An object that is being written is found by `begin` alone. Only objects that nobody holds are in the list of those
-//! that may go, least recently used first, so eviction never looks at one that it must skip.
+//! that may go, least recently used first, so eviction never looks at one that it must skip. A tenant with a quota has
+//! an order of its own besides (`account`).
 
+mod account;
 mod space;
 pub mod table;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use hashbrown::HashTable;
 
-use crate::key::Digest;
+use crate::key::{Digest, TenantTag};
+use account::{Account, NO_ACCOUNT};
 use space::{Extent, Extents, Space};
 
 /// An object in the store. It stays valid while the object is written or held.
@@ -40,11 +44,15 @@ pub enum Begin {
     Written(Slot),
     /// Too little is free. The object would fit into an empty node.
     Full,
-    /// The object would not fit into an empty node.
+    /// Too little is left of the tenant's quota. The object would fit if the tenant had no other one.
+    OverQuota,
+    /// The object would not fit into an empty node, or into the tenant's quota.
     TooLong,
 }
 
 const NONE: u32 = u32::MAX;
+/// A key costs nothing for a quota that its tenant does not have.
+const _: () = assert!(size_of::<Object>() == 80);
 
 struct Object {
     digest: Digest,
@@ -55,6 +63,8 @@ struct Object {
     newer: u32,
     older: u32,
     holders: u32,
+    /// The number of its tenant's account.
+    account: u16,
     state: State,
 }
 
@@ -69,7 +79,8 @@ enum State {
 
 impl Object {
     fn new(digest: Digest, length: u64, extents: Extents, state: State) -> Object {
-        Object { digest, length, checksum: 0, extents, newer: NONE, older: NONE, holders: 0, state }
+        let (newer, older, holders, account) = (NONE, NONE, 0, NO_ACCOUNT);
+        Object { digest, length, checksum: 0, extents, newer, older, holders, account, state }
     }
 }
 
@@ -84,6 +95,9 @@ pub struct Store {
     newest: u32,
     oldest: u32,
     readable: usize,
+    /// Tenants with a quota, and their numbers.
+    accounts: Vec<Account>,
+    numbers: BTreeMap<TenantTag, u16>,
 }
 
 impl fmt::Debug for Store {
@@ -106,7 +120,44 @@ impl Store {
             newest: NONE,
             oldest: NONE,
             readable: 0,
+            accounts: Vec::new(),
+            numbers: BTreeMap::new(),
         }
+    }
+
+    /// Bounds the bytes of tenants, once, before anything is written or held. Objects that are here count.
+    pub fn set_quotas(&mut self, quotas: &[(TenantTag, u64)]) {
+        for (tag, bytes) in quotas {
+            self.numbers.insert(*tag, self.accounts.len() as u16);
+            let units_max = u32::try_from(bytes / self.unit_bytes).unwrap_or(NONE).min(self.units);
+            self.accounts.push(Account::new(*tag, units_max));
+        }
+        let count = if quotas.is_empty() { 0 } else { self.readable };
+        for _ in 0..count {
+            let slot = self.oldest;
+            self.unlink(slot);
+            self.charge(slot, self.number_of(&self.object(slot).digest));
+            self.add_newest(slot);
+        }
+    }
+
+    /// Bounds tenants by the share of this store that they have of another one.
+    pub fn share_as(&mut self, other: &Store) {
+        let all = u128::from(other.units.max(1));
+        let bytes = |units: u32| (u128::from(units) * u128::from(self.capacity()) / all) as u64;
+        let quotas = other.accounts.iter().map(|account| (account.tag, bytes(account.units_max)));
+        self.set_quotas(&quotas.collect::<Vec<_>>());
+    }
+
+    /// What a tenant with a quota has.
+    pub fn account_of(&self, tag: TenantTag) -> Option<&Account> {
+        self.accounts.get(usize::from(*self.numbers.get(&tag)?))
+    }
+
+    /// The bytes of a tenant's quota, and those that the tenant has. Others may have the whole node, and are not counted.
+    pub fn quota_of(&self, tag: TenantTag) -> (u64, u64) {
+        let (most, taken) = self.account_of(tag).map_or((self.units, 0), |it| (it.units_max, it.units));
+        (u64::from(most) * self.unit_bytes, u64::from(taken) * self.unit_bytes)
     }
 
     pub fn capacity(&self) -> u64 {
@@ -150,9 +201,15 @@ impl Store {
                 _ => Begin::Here,
             };
         }
-        let Some(units) = self.units_of(length) else { return Begin::TooLong };
+        let Some(bytes) = self.bytes_for(digest, length) else { return Begin::TooLong };
+        let (quota, taken) = self.quota_of(digest.tag());
+        if taken + bytes > quota {
+            return Begin::OverQuota;
+        }
+        let units = (bytes / self.unit_bytes) as u32;
         let Some(extents) = self.space.take(units) else { return Begin::Full };
         let slot = self.place(Object::new(*digest, length, extents, State::Writing));
+        self.charge(slot, self.number_of(digest));
         self.index(slot);
         Begin::Write(Slot(slot))
     }
@@ -191,8 +248,7 @@ impl Store {
 
     /// The bytes of the units that the object takes.
     pub fn taken(&self, slot: Slot) -> u64 {
-        let extents = self.object(slot.0).extents.as_slice().iter();
-        extents.map(|extent| u64::from(extent.units)).sum::<u64>() * self.unit_bytes
+        u64::from(self.object(slot.0).extents.units()) * self.unit_bytes
     }
 
     pub fn checksum(&self, slot: Slot) -> u64 {
@@ -264,6 +320,15 @@ impl Store {
         Some(digest)
     }
 
+    /// As `evict`, of the objects of a tenant with a quota.
+    pub fn evict_of(&mut self, tag: TenantTag) -> Option<Digest> {
+        let digest = self.oldest_of(tag)?;
+        self.remove(&digest);
+        let number = self.number_of(&digest);
+        self.accounts.get_mut(usize::from(number))?.evicted += 1;
+        Some(digest)
+    }
+
     /// Returns readable objects from this place of the table on, at most `most`, and the place to go on from; None at
     /// the end. Objects that come and go meanwhile may be missed: `node` tells of them one by one.
     pub fn list(&self, from: u32, most: usize) -> (Vec<Digest>, Option<u32>) {
@@ -279,15 +344,42 @@ impl Store {
         (self.oldest != NONE).then(|| self.object(self.oldest).digest)
     }
 
+    /// The object that `evict_of` would remove.
+    pub fn oldest_of(&self, tag: TenantTag) -> Option<Digest> {
+        Some(self.object(self.account_of(tag)?.oldest()?).digest)
+    }
+
+    /// The object counts for no quota any more, although its units are not free yet.
+    pub fn discharge(&mut self, slot: Slot) {
+        self.charge(slot.0, NO_ACCOUNT);
+    }
+
+    fn charge(&mut self, slot: u32, number: u16) {
+        let object = self.object_mut(slot);
+        let was = std::mem::replace(&mut object.account, number);
+        let units = object.extents.units();
+        if let Some(was) = self.accounts.get_mut(usize::from(was)) {
+            (was.units, was.objects) = (was.units - units, was.objects - 1);
+        }
+        if let Some(account) = self.accounts.get_mut(usize::from(number)) {
+            (account.units, account.objects) = (account.units + units, account.objects + 1);
+        }
+    }
+
+    fn number_of(&self, digest: &Digest) -> u16 {
+        self.numbers.get(&digest.tag()).copied().unwrap_or(NO_ACCOUNT)
+    }
+
     /// The units of an object; None if the whole node has fewer.
     pub fn units_of(&self, length: u64) -> Option<u32> {
         let units = u32::try_from(length.div_ceil(self.unit_bytes).max(1)).ok()?;
         (units <= self.units).then_some(units)
     }
 
-    /// The bytes of the units that a value of this length takes; None if the whole node has fewer.
-    pub fn bytes_of(&self, length: u64) -> Option<u64> {
-        self.units_of(length).map(|units| u64::from(units) * self.unit_bytes)
+    /// The bytes of the units that a value takes; None if the whole node, or the tenant's quota, has fewer.
+    pub fn bytes_for(&self, digest: &Digest, length: u64) -> Option<u64> {
+        let bytes = u64::from(self.units_of(length)?) * self.unit_bytes;
+        (bytes <= self.quota_of(digest.tag()).0).then_some(bytes)
     }
 
     fn look_up(&self, digest: &Digest) -> Option<u32> {
@@ -321,6 +413,7 @@ impl Store {
     }
 
     fn give_back(&mut self, slot: u32) {
+        self.charge(slot, NO_ACCOUNT);
         let free = self.free;
         let object = self.object_mut(slot);
         (object.state, object.newer) = (State::Free, free);
@@ -334,6 +427,8 @@ impl Store {
         let newest = self.newest;
         let object = self.object_mut(slot);
         (object.newer, object.older) = (NONE, newest);
+        let account = usize::from(object.account);
+        self.accounts.get_mut(account).into_iter().for_each(|account| account.add_newest(slot));
         match newest {
             NONE => self.oldest = slot,
             newest => self.object_mut(newest).newer = slot,
@@ -342,7 +437,9 @@ impl Store {
     }
 
     fn unlink(&mut self, slot: u32) {
-        let Object { newer, older, .. } = *self.object(slot);
+        let Object { newer, older, account, .. } = *self.object(slot);
+        let account = self.accounts.get_mut(usize::from(account));
+        account.into_iter().for_each(|account| account.unlink(slot));
         match newer {
             NONE => self.newest = older,
             newer => self.object_mut(newer).older = older,

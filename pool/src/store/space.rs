@@ -26,6 +26,10 @@ impl Extents {
             Extents::Many(extents) => extents,
         }
     }
+
+    pub fn units(&self) -> u32 {
+        self.as_slice().iter().map(|extent| extent.units).sum()
+    }
 }
 
 #[derive(Debug)]

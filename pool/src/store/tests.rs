@@ -92,6 +92,7 @@ fn step(store: &mut Store, model: &mut Model, what: u8, key: u8, number: u64) {
                 Begin::Written(slot) => assert_eq!(is_known, Some((State::Writing, slot))),
                 Begin::Full => assert!(is_known.is_none() && units <= UNITS && (units > free || units > 1)),
                 Begin::TooLong => assert!(is_known.is_none() && units > UNITS),
+                Begin::OverQuota => panic!("no tenant has a quota"),
             }
         }
         3 | 4 => {

@@ -3,6 +3,7 @@
 mod listed;
 mod parts;
 mod prefetch;
+mod quotas;
 mod tier;
 mod visible;
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ferry::{Memory, Status};
+use ferry_pool::store::table::Layout;
 use ferry_pool::{Chain, FileOptions, Outcome, Pool, PoolOptions};
 
 use crate::{check, engine, fill, key, values, Node, PATIENCE};
@@ -253,6 +254,13 @@ fn a_file_that_cannot_be_taken_is_named_and_stays_as_it_was() {
         assert!(error.message.contains("is no file of a pool"), "{error}");
         assert!(fs::read(&path.0).unwrap() == text, "the file was changed");
     }
+    // A file of the first version of keys.
+    let first = Layout::of(FILE).superblock(1 << 48 | 1 << 32 | 256);
+    fs::write(&path.0, first).unwrap();
+    OpenOptions::new().write(true).open(&path.0).unwrap().set_len(FILE).unwrap();
+    let error = refused(options(&path.0, FILE));
+    assert!(error.message.contains("use the chunk_tokens and version it was made with"), "{error}");
+    assert!(fs::read(&path.0).unwrap()[..first.len()] == first, "the file was changed");
     fs::write(&path.0, "").unwrap();
     for (options, words) in [
         (options(Path::new("/no/such/folder"), FILE), "/no/such/folder"),

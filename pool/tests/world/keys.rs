@@ -1,11 +1,12 @@
 //! The keys of the programs, and the values, which are functions of the keys.
 
-use ferry_pool::Digest;
+use ferry_pool::{Digest, TenantTag};
 
 use crate::world::mix;
 
 /// Keys below this share fingerprints in pairs.
 const TWINS: u64 = 4;
+const TENANTS: u64 = 3;
 
 /// The key of a number. The program finds the number in the digest.
 pub fn digest(key: u64) -> Digest {
@@ -13,7 +14,13 @@ pub fn digest(key: u64) -> Digest {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&mix(shared + 1).to_le_bytes());
     bytes[8..16].copy_from_slice(&key.to_le_bytes());
+    bytes[24..].copy_from_slice(&tenant(key % TENANTS).0);
     Digest(bytes)
+}
+
+/// The first ones have quotas, in some worlds.
+pub fn tenant(number: u64) -> TenantTag {
+    TenantTag([number as u8 + 1; 8])
 }
 
 pub fn key_of(digest: &Digest) -> u64 {

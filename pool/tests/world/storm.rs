@@ -35,9 +35,9 @@ impl Storm {
             // More than its memory, or less.
             let units = |lends: &u64| (*lends / UNIT) as u32 * world.random.below(4) as u32 / 2;
             let units: Vec<u32> = nodes.iter().map(units).collect();
-            World::with_files(&nodes, &units, seed ^ 1)
+            World::with_quotas(&nodes, &units, seed % 4 == 0, seed ^ 1)
         } else {
-            World::new(&nodes, seed ^ 1)
+            World::with_quotas(&nodes, &vec![0; nodes.len()], seed % 4 == 0, seed ^ 1)
         };
         let faults: Vec<usize> = (0..FAULTS).filter(|_| with_faults && world.random.one_in(2)).collect();
         world.corrupts = faults.contains(&4);

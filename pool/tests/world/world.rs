@@ -18,7 +18,7 @@ use ferry_pool::sum::Sum;
 use ferry_pool::wire::{Hello, Load, Message};
 use ferry_pool::Digest;
 
-use crate::keys::{canary, key_of, value};
+use crate::keys::{canary, key_of, tenant, value};
 use crate::program::{Calls, Story, CALLERS_BYTES};
 
 pub const UNIT: u64 = 64;
@@ -106,6 +106,8 @@ pub struct World {
     /// The file of each node, which stays when the node dies; units of its data, or none. And pages on their way to it.
     pub files: Vec<Vec<u8>>,
     pub file_units: Vec<u32>,
+    /// The first tenant may have a half of each node, and the second one a fourth.
+    has_quotas: bool,
     pages: Vec<Vec<u8>>,
     pub sessions: Vec<Session>,
     /// Who is behind a peer number: the session, and the end that uses the number.
@@ -158,11 +160,16 @@ impl World {
 
     /// Nodes that lend so many bytes, with files of so many units.
     pub fn with_files(lends: &[u64], units: &[u32], seed: u64) -> World {
+        World::with_quotas(lends, units, false, seed)
+    }
+
+    pub fn with_quotas(lends: &[u64], units: &[u32], has_quotas: bool, seed: u64) -> World {
         let file = |units: &u32| vec![0; layout(*units).data() as usize + *units as usize * UNIT as usize];
         let mut world = World {
             nodes: Vec::new(),
             files: units.iter().map(file).collect(),
             file_units: units.to_vec(),
+            has_quotas,
             pages: vec![Vec::new(); units.len()],
             sessions: Vec::new(),
             peers: BTreeMap::new(),
@@ -205,7 +212,11 @@ impl World {
             name: name.clone(),
         };
         let bytes = lends as usize + CALLERS_BYTES;
-        let mut machine = Machine::new(me, Store::new(lends, UNIT), base(number)).expect("a valid name");
+        let mut store = Store::new(lends, UNIT);
+        if self.has_quotas {
+            store.set_quotas(&[(tenant(0), lends / 2), (tenant(1), lends / 4)]);
+        }
+        let mut machine = Machine::new(me, store, base(number)).expect("a valid name");
         if self.file_units[number] > 0 {
             let layout = layout(self.file_units[number]);
             let mut store = Store::new(u64::from(layout.units) * UNIT, UNIT);
@@ -274,6 +285,10 @@ impl World {
             }
         }
         self.nodes[node].due_ns = Some(0);
+        for number in (0..2).filter(|_| self.has_quotas) {
+            let (quota, taken) = self.nodes[node].machine.store().quota_of(tenant(number));
+            assert!(taken <= quota, "{node}: tenant {number} has {taken} bytes of {quota}");
+        }
         self.take_ends(node);
     }
 
@@ -568,6 +583,13 @@ impl World {
             let used: u64 = store.list(0, usize::MAX).0.iter().map(units).sum();
             let taken = store.capacity() - store.free_bytes();
             assert_eq!(taken, used * UNIT, "{node}: {store:?}: {taken} bytes for {used} units");
+            for tag in (0..2).map(tenant).filter(|_| self.has_quotas) {
+                let all = store.list(0, usize::MAX).0;
+                let own: Vec<u64> = all.iter().filter(|digest| digest.tag() == tag).map(units).collect();
+                let account = store.account_of(tag).expect("it has a quota");
+                let has = (u64::from(account.units), account.objects);
+                assert_eq!((own.iter().sum(), own.len() as u64), has, "{node}: {account:?}");
+            }
         }
     }
 

@@ -11,6 +11,7 @@ from ._abi import Stats
 from ._keys import Image, Key, Keyspace
 from ._parts import Parts, PartValues
 from ._pool import Pool
+from ._quotas import Quota
 from ._results import Cost, Node, Outcome, Result
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "PartValues",
     "Parts",
     "Pool",
+    "Quota",
     "Result",
     "Stats",
 ]

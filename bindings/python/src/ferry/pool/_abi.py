@@ -43,6 +43,8 @@ class CIdentity(ctypes.Structure):
         ("rope_length", c_uint64),
         ("pairs", c_void_p),
         ("pair_count", c_uint64),
+        ("secret", c_char_p),
+        ("secret_length", c_uint64),
     ]
 
 
@@ -68,6 +70,15 @@ class CChainOptions(ctypes.Structure):
     ]
 
 
+class CQuota(ctypes.Structure):
+    _fields_ = [
+        ("tenant", c_char_p),
+        ("secret", c_char_p),
+        ("secret_length", c_uint64),
+        ("bytes", c_uint64),
+    ]
+
+
 class COptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -85,6 +96,8 @@ class COptions(ctypes.Structure):
         ("directory", c_char_p),
         ("directory_ttl_s", c_uint32),
         ("directory_timeout_ms", c_uint32),
+        ("quotas", c_void_p),
+        ("quota_count", c_uint64),
     ]
 
 

@@ -75,6 +75,8 @@ class Keyspace:
     `scales` and `rope` are the scales of a quantised cache and the parameters of the position embedding, in
     any form that is the same everywhere; `more` has further names and values. Keys depend on nothing of the
     process: neither the seed of its hashes nor its Python.
+
+    With a `secret`, 16 to 1,024 bytes that cannot be guessed, nobody makes a key of the tenant without it.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Keyspace:
         scales: bytes = b"",
         rope: bytes = b"",
         more: Mapping[str, bytes] | None = None,
+        secret: bytes | None = None,
         chunk_tokens: int = CHUNK_TOKENS,
     ) -> None:
         pairs = [
@@ -107,6 +110,7 @@ class Keyspace:
             len(rope),
             addressof(rows),
             len(rows),
+            *secret_of(secret, "secret"),
         )
         self.chunk_tokens: int = unsigned(chunk_tokens, "chunk_tokens")
         """Tokens of a chunk. `Pool` takes the same number, and nodes with another one refuse each other."""
@@ -211,6 +215,16 @@ def _tokens(tokens: Any) -> memoryview:
         return memoryview(array("I", view.tolist() if view is not None else tokens))
     except (TypeError, OverflowError) as error:
         raise invalid(f"tokens: {error}") from None
+
+
+def secret_of(secret: Any, name: str) -> tuple[bytes | None, int]:
+    """Returns the pointer and the length that the library takes; an empty secret is one that it refuses."""
+    if secret is None:
+        return None, 0
+    if not isinstance(secret, (bytes, bytearray)):
+        # An error that showed it would end up in logs.
+        raise invalid(f"{name} must be bytes, not a {type(secret).__name__}")
+    return bytes(secret), len(secret)
 
 
 def value_of(value: Any, name: str) -> bytes:

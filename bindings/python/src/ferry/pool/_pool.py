@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import addressof, c_char_p, c_int, c_uint64, c_void_p, sizeof, string_at
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ from ._abi import (
 )
 from ._keys import CHUNK_TOKENS
 from ._parts import PartValues
+from ._quotas import Quota, quotas_of
 from ._results import Cost, Node, Outcome, Result, results_of
 from ._values import Keys, Values
 
@@ -74,6 +75,9 @@ class Pool:
     `file` is a file, which is made if it is missing, or a block device, of which the node uses `file_bytes`:
     values are copied there, and a node that is opened anew with it has them again.
 
+    `quotas` has the tenants whose share of this node is bounded, and the bytes of each, or a `Quota` where
+    the tenant has a secret.
+
     `directory` is the URL of a directory that lists the nodes, as for `ferry.Directory`; a node that lends
     memory registers its name there. etcd lists a node that it does not hear from for `directory_ttl_s`
     seconds (0 means 10). The constructor waits for etcd, and for a name that another node has, for
@@ -100,11 +104,13 @@ class Pool:
         directory: str | None = None,
         directory_ttl_s: int = 0,
         directory_timeout_ms: int = 0,
+        quotas: Mapping[str, int | Quota] | None = None,
     ) -> None:
         addresses = [
             encoded(it, f"nodes[{at}]") for at, it in enumerate(items_of(nodes, "nodes", " of addresses"))
         ]
         rows = (c_char_p * len(addresses))(*addresses)
+        shares = quotas_of(quotas if quotas is not None else {})
         options = COptions(
             sizeof(COptions),
             unsigned(chunk_tokens, "chunk_tokens"),
@@ -121,6 +127,8 @@ class Pool:
             None if directory is None else encoded(directory, "directory"),
             unsigned(directory_ttl_s, "directory_ttl_s"),
             unsigned(directory_timeout_ms, "directory_timeout_ms"),
+            addressof(shares),
+            len(shares),
         )
         pointer, opened = c_void_p(), c_void_p()
         what = library.ferry_pool_open, engine._pointer, addressof(options)
@@ -128,7 +136,7 @@ class Pool:
             if directory is None:
                 call(*what, addressof(pointer))
             else:
-                free, kept = library.ferry_pool_free, (engine, options, rows, opened)
+                free, kept = library.ferry_pool_free, (engine, options, rows, shares, opened)
                 apart(kept, *what, addressof(opened), undo=lambda: free(opened))
                 pointer = opened
         finally:
