@@ -8,6 +8,7 @@
 //! An object that is being written is found by `begin` alone. Only objects that nobody holds are in the list of those
 //! that may go, least recently used first, so eviction never looks at one that it must skip.
 
+mod recent;
 mod space;
 pub mod table;
 
