@@ -11,10 +11,11 @@ from ._abi import Stats
 from ._keys import Image, Key, Keyspace
 from ._parts import Parts, PartValues
 from ._pool import Pool
-from ._results import Cost, Node, Outcome, Result
+from ._results import Cost, Drained, Node, Outcome, Result
 
 __all__ = [
     "Cost",
+    "Drained",
     "Image",
     "Key",
     "Keyspace",
