@@ -350,6 +350,40 @@ ferry_status ferry_pool_wait_nodes(ferry_pool *pool,
                                    uint64_t timeout_ns,
                                    ferry_error *error);
 
+/* ---- Taking a node out ------------------------------------------------------------------------- */
+
+/// The values of a node that was taken out. The caller sets struct_size before the call.
+typedef struct ferry_pool_drained {
+    /// In: sizeof(ferry_pool_drained). Out: how many bytes were written.
+    uint32_t struct_size;
+    /// Always 0.
+    uint32_t reserved;
+    /// Values that drains have moved to other nodes since the node was opened.
+    uint64_t moved;
+    /// Values that another node had already.
+    uint64_t here;
+    /// Values that no other node took: they stay in this node until it is closed. If there are 1,024 or more, the drain
+    /// ended early.
+    uint64_t left;
+} ferry_pool_drained;
+
+/// Initializes a ferry_pool_drained: its struct_size, and zero in all other fields.
+#define FERRY_POOL_DRAINED_INIT \
+    { (uint32_t)sizeof(ferry_pool_drained), 0, 0, 0, 0 }
+
+/// Takes a node out of the pool, before it is closed: it takes no puts any more, and moves its values to other nodes,
+/// those used last first. The others evict for them as for any put. The node serves gets all the while, and gets find
+/// the values. Waits until that is done; a drain that is under way is joined. Close the node afterwards: it does not
+/// take puts again.
+///
+/// FERRY_ERR_TIMEOUT: the drain goes on; call again. FERRY_ERR_INVALID: the node lends no memory, or no other node
+/// takes values; the message names the node. FERRY_ERR_CLOSED: the pool or its engine is closed. FERRY_ERR_BUSY:
+/// inside a callback.
+ferry_status ferry_pool_drain(ferry_pool *pool,
+                              uint64_t timeout_ns,
+                              ferry_pool_drained *out_drained,
+                              ferry_error *error);
+
 /* ---- Values ------------------------------------------------------------------------------------ */
 
 /// Exists and prefetch: the keys are the chunks of a prefix, in order. The first key that is missing makes all later
@@ -837,11 +871,21 @@ typedef struct ferry_pool_stats {
     uint64_t file_evictions;
     /// Copies to or from the file, and writes of its table, that have failed.
     uint64_t file_failures;
+    /// Values whose copy here was bad, and that were brought again from another node.
+    uint64_t repaired;
+    /// Values of these that could not be brought, though another node may have them.
+    uint64_t repair_failures;
+    /// Values that ferry_pool_drain has moved to other nodes.
+    uint64_t drained;
+    /// Values that it found there.
+    uint64_t drained_here;
+    /// 1: the node is drained, and takes no puts.
+    uint64_t is_draining;
 } ferry_pool_stats;
 
 /// Initializes a ferry_pool_stats: its struct_size, and zero in all other fields.
 #define FERRY_POOL_STATS_INIT \
-    { (uint32_t)sizeof(ferry_pool_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(ferry_pool_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /// Reads the node's counts. A closed pool still answers.
 ferry_status ferry_pool_get_stats(const ferry_pool *pool,

@@ -136,6 +136,7 @@ const POOL_SECTIONS: &[Section] = &[
     ("pool/chain", "Keys of token ids", ""),
     ("pool/node", "Nodes", ""),
     ("pool/nodes", "The nodes of the cluster", ""),
+    ("pool/drain", "Taking a node out", ""),
     ("pool/values", "Values", ""),
     ("pool/results", "Results", ""),
     ("pool/calls", "Calls", "Each call is for many keys, and each key has a result of its own."),

@@ -35,7 +35,7 @@ fn decode(bytes: &[u8]) {
 }
 
 fn me(name: &str, incarnation: u64) -> Hello {
-    let load = Load { capacity: LENT, free: LENT };
+    let load = Load { capacity: LENT, free: LENT, is_draining: false };
     Hello { scheme: 1, incarnation, is_member: true, load, cluster: String::new(), name: name.into() }
 }
 

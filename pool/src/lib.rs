@@ -37,10 +37,11 @@ pub mod wire;
 pub use ferry_directory::DirectoryOptions;
 pub use index::NodeId;
 pub use key::{Chain, Digest, Identity, Keyspace, TenantTag};
-pub use node::KeyEnd;
+pub use node::{Drained, KeyEnd};
 pub use outcome::Outcome;
 pub use parts::{Cut, Parts};
 pub use pool::{
     Call, Cost, CostOptions, Ended, FileOptions, NodeInfo, Pool, PoolOptions, PoolStats, PutOptions, Quota,
     TenantStats, Value, CHANNEL,
 };
+pub use wire::{Cursor, Listed};

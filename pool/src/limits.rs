@@ -77,6 +77,15 @@ pub const PIECES_OF_VALUES_MAX: u64 = 1 << 22;
 /// Bytes of one value that a prefetch brings, and bytes that it brings at once: a longer value comes alone.
 pub const PREFETCHED_VALUE_BYTES_MAX: u64 = 128 << 20;
 pub const PREFETCHED_AT_ONCE_BYTES: u64 = 32 << 20;
+/// Values that a node is to bring again because its copy was bad, and those that it brings before others have a turn.
+pub const REPAIRS_MAX: usize = 1_024;
+pub const REPAIRED_AT_ONCE: usize = 16;
+/// Values that no other node takes, with which a drain ends: no other one will be taken either.
+pub const DRAIN_LEFT_MAX: usize = 1_024;
+/// Values that a drain has moved and remembers, so that a removal reaches them.
+pub const DRAIN_MOVED_MAX: usize = 1 << 16;
+/// Bytes of a node's counts as text.
+pub const COUNTS_BYTES_MAX: usize = 256 << 10;
 /// Nodes that hold one value.
 pub const REPLICAS_MAX: usize = 8;
 /// A request to a node: its keys, the bytes and pieces of memory of its values. A single longer value is a request.

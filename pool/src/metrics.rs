@@ -17,7 +17,7 @@ impl PoolStats {
     }
 
     /// Returns all of them in Prometheus' text format, without those of tenants.
-    fn prometheus(&self) -> String {
+    pub(crate) fn prometheus(&self) -> String {
         let mut page = Page::default();
         let by_outcome =
             |ended: [u64; Outcome::ALL.len()]| Outcome::ALL.map(|it| (it.name(), ended[it as usize]));
@@ -46,12 +46,25 @@ impl PoolStats {
                 "Values that did not match their checksum, and were dropped.",
                 owner.corrupt,
             ),
+            ("ferry_pool_repaired_total", "Values that were brought again after that.", owner.repaired),
+            (
+                "ferry_pool_repair_failures_total",
+                "Values that could not be brought again, though another node may have them.",
+                owner.repairs_failed,
+            ),
+            ("ferry_pool_drained_total", "Values that a drain has moved to other nodes.", owner.drained),
+            (
+                "ferry_pool_drained_here_total",
+                "Values that a drain found at another node.",
+                owner.drained_here,
+            ),
             ("ferry_pool_file_saved_total", "Values that were copied to this node's file.", owner.saved),
             ("ferry_pool_file_loaded_total", "Values that gets brought back from it.", owner.loaded),
             ("ferry_pool_file_evictions_total", "Values that the file has evicted.", owner.tier_evicted),
             ("ferry_pool_file_failures_total", "Copies to or from it that have failed.", owner.tier_failed),
         ];
         let gauges = [
+            ("ferry_pool_draining", "1: this node is drained, and takes no puts.", self.is_draining.into()),
             ("ferry_pool_values", "Values that this node holds.", self.objects),
             ("ferry_pool_capacity_bytes", "Bytes that this node lends.", self.capacity),
             ("ferry_pool_free_bytes", "Bytes of these that hold no value.", self.free),

@@ -2,8 +2,8 @@
 //!
 //! | kind | message | to | fields behind the kind |
 //! |---|---|---|---|
-//! | 1 | HELLO | any node | version u16, scheme u64, incarnation u64, member u8, capacity u64, free u64, cluster, name |
-//! | 2 | LOAD | any node | capacity u64, free u64 |
+//! | 1 | HELLO | any node | version u16, scheme u64, incarnation u64, member u8, load (as LOAD), cluster, name |
+//! | 2 | LOAD | any node | capacity u64, free u64, draining u8 |
 //! | 3 | GET | owner | request u64, keys (digest, segments) |
 //! | 4 | PUT | owner | request u64, keys (digest, whether it has a checksum, checksum u64, segments) |
 //! | 5 | ANSWER | asker | request u64, answers (outcome u8, length u64, checksum u64) |
@@ -20,6 +20,8 @@
 //! | 17 | LEAVE | any node | nothing: the node closes, and what it holds is lost |
 //! | 19 | REFUSED | any node | why the sender of a HELLO cannot be a node of this cluster |
 //! | 18 | DOUBT | owner | digests whose bytes did not match their checksum where they arrived |
+//! | 20 | ASK | any node | request u64, what the node is asked about itself (`question`) |
+//! | 21 | TOLD | asker | request u64, the answer (`question`) |
 //!
 //! A *view* is a hash of the members that a node sees. Two nodes of different views disagree on which members have the
 //! index of a key, so neither tells the other that a key is nowhere.
@@ -32,7 +34,11 @@ use crate::key::Digest;
 use crate::limits::{KEYS_OF_MESSAGE_MAX, KEYS_OF_REQUEST_MAX, SEGMENTS_OF_MESSAGE_MAX};
 use crate::outcome::Outcome;
 
-pub const VERSION: u16 = 2;
+mod question;
+
+pub use question::{Cursor, Listed, Question, Told};
+
+pub const VERSION: u16 = 3;
 pub const FOUND_UNKNOWN: u8 = 0;
 pub const FOUND_NO: u8 = 1;
 /// The answer with this number or a higher one names an owner.
@@ -92,6 +98,8 @@ pub struct Hello {
 pub struct Load {
     pub capacity: u64,
     pub free: u64,
+    /// The node is being taken out: it takes no puts.
+    pub is_draining: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +161,14 @@ pub enum Message {
     Leave,
     Doubt(Vec<Digest>),
     Refused(String),
+    Ask {
+        request: u64,
+        question: Question,
+    },
+    Told {
+        request: u64,
+        told: Told,
+    },
 }
 
 impl Message {
@@ -165,11 +181,10 @@ impl Message {
                     .u64(hello.scheme)
                     .u64(hello.incarnation)
                     .byte(hello.is_member.into());
-                out.u64(hello.load.capacity).u64(hello.load.free).text(&hello.cluster).text(&hello.name);
+                write_load(&mut out, hello.load);
+                out.text(&hello.cluster).text(&hello.name);
             }
-            Message::Load(load) => {
-                out.byte(2).u64(load.capacity).u64(load.free);
-            }
+            Message::Load(load) => write_load(out.byte(2), *load),
             Message::Get { request, keys } => wanted(out.byte(3).u64(*request), keys),
             Message::Put { request, keys } => wanted(out.byte(4).u64(*request), keys),
             Message::Answer { request, answers } => {
@@ -214,6 +229,8 @@ impl Message {
             Message::Refused(why) => {
                 out.byte(19).text(why);
             }
+            Message::Ask { request, question } => question.encode(out.byte(20).u64(*request)),
+            Message::Told { request, told } => told.encode(out.byte(21).u64(*request)),
         }
         out.0
     }
@@ -277,6 +294,8 @@ impl Message {
             17 => Message::Leave,
             19 => Message::Refused(input.text()?),
             18 => Message::Doubt(read_digests(&mut input)?),
+            20 => Message::Ask { request: input.u64()?, question: Question::decode(&mut input)? },
+            21 => Message::Told { request: input.u64()?, told: Told::decode(&mut input)? },
             kind => return Err(malformed(&format!("kind {kind} is unknown"))),
         };
         input.end()?;
@@ -333,8 +352,12 @@ fn hello(input: &mut Reader) -> Result<Hello> {
     })
 }
 
+fn write_load(out: &mut Writer, load: Load) {
+    out.u64(load.capacity).u64(load.free).byte(load.is_draining.into());
+}
+
 fn load(input: &mut Reader) -> Result<Load> {
-    Ok(Load { capacity: input.u64()?, free: input.u64()? })
+    Ok(Load { capacity: input.u64()?, free: input.u64()?, is_draining: input.flag()? })
 }
 
 fn answer(input: &mut Reader) -> Result<Answer> {
@@ -378,78 +401,4 @@ fn read_digests(input: &mut Reader) -> Result<Vec<Digest>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all() -> Vec<Message> {
-        let digest = Digest(std::array::from_fn(|at| at as u8));
-        let segments = vec![Segment { address: 1 << 40, bytes: 65_536, region: 7 }; 2];
-        let keys = vec![
-            Wanted { digest, checksum: None, segments: Vec::new() },
-            Wanted { digest, checksum: Some(0), segments },
-        ];
-        let load = Load { capacity: 1 << 33, free: 9 };
-        let (cluster, name) = ("prod".into(), "node 1".into());
-        let answer = Answer { outcome: Outcome::Ok, length: 1 << 33, checksum: u64::MAX };
-        vec![
-            Message::Hello(Hello { scheme: 3, incarnation: 4, is_member: true, load, cluster, name }),
-            Message::Load(load),
-            Message::Get { request: 1, keys: keys.clone() },
-            Message::Put { request: 2, keys },
-            Message::Answer { request: 3, answers: vec![answer, Answer::of(Outcome::Full)] },
-            Message::Find { request: 4, view: 5, fingerprints: vec![1, u64::MAX] },
-            Message::Found { request: 5, owners: vec![8, 9], found: vec![0, 1, 2, 3] },
-            Message::Have { request: 6, digests: vec![digest; 3] },
-            Message::Announce { number: 7, came: vec![1], went: vec![2, 3] },
-            Message::Announced { number: 8 },
-            Message::Inventory {
-                inventory: 1,
-                number: 2,
-                is_last: true,
-                view: 9,
-                since: Some(3),
-                fingerprints: vec![1],
-            },
-            Message::Remove { request: 10, removal: 7, asked: vec![1, 2], digests: vec![digest] },
-            Message::Touch(vec![4, 5]),
-            Message::Ping,
-            Message::Pong,
-            Message::Again,
-            Message::Leave,
-            Message::Doubt(vec![digest]),
-            Message::Refused("another cluster".into()),
-        ]
-    }
-
-    #[test]
-    fn messages_arrive_as_they_were_and_no_cut_or_longer_one_is_taken() {
-        for message in all() {
-            let bytes = message.encode();
-            assert_eq!(Message::decode(&bytes).unwrap(), message);
-            for cut in 0..bytes.len() {
-                assert_eq!(
-                    Message::decode(&bytes[..cut]).unwrap_err().status,
-                    Status::Invalid,
-                    "{message:?} to {cut}"
-                );
-            }
-            assert_eq!(Message::decode(&[&bytes[..], &[0]].concat()).unwrap_err().status, Status::Invalid);
-        }
-    }
-
-    #[test]
-    fn another_version_an_owner_that_is_not_listed_and_counts_that_lie_are_refused() {
-        let refused = |bytes: &[u8]| Message::decode(bytes).unwrap_err().message;
-        let mut hello = all()[0].encode();
-        hello[1] = 9;
-        assert_eq!(refused(&hello), "the peer's pool speaks version 9, this one 2");
-        let found = Message::Found { request: 1, owners: vec![1], found: vec![3] }.encode();
-        assert!(refused(&found).contains("an owner that it does not list"));
-        let mut touch = Message::Touch(vec![1]).encode();
-        touch[1..5].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(refused(&touch).contains("a list has 4294967295 elements"));
-        let mut answer = Message::Answer { request: 1, answers: vec![Answer::of(Outcome::Ok)] }.encode();
-        answer[13] = 200;
-        assert!(refused(&answer).contains("outcome 200 is unknown"));
-    }
-}
+mod tests;

@@ -1,4 +1,5 @@
 /* ferry_pool.h: what one node puts, the others get; what exists; keys; calls that nobody waits for; what is counted. */
+#include "arguments.h"
 #include "pool_nodes.h"
 
 enum { BYTES = 100000, KEYS = 8 };
@@ -321,6 +322,27 @@ static void a_prefetch_brings_values_into_this_node(void)
     pool_close(nodes, 3);
 }
 
+static void a_node_that_is_taken_out_moves_its_values(void)
+{
+    ferry_pool_drained drained = FERRY_POOL_DRAINED_INIT;
+    ferry_pool_stats stats = FERRY_POOL_STATS_INIT;
+    pool_open(nodes, 3, lent);
+    fill(nodes[0].memory, BYTES, 1);
+    for (uint64_t k = 0; k < 4; k++) CHECK_OUTCOME(pool_put(&nodes[0], k, 0, BYTES), "OK");
+    CHECK_NAMES(ferry_pool_drain(nodes[2].pool, PATIENCE_NS, &drained, &error), FERRY_ERR_INVALID, "lends no memory");
+    CHECK_OK(ferry_pool_drain(nodes[0].pool, PATIENCE_NS, &drained, NULL));
+    CHECK(drained.moved == 4 && drained.here == 0 && drained.left == 0);
+    CHECK_OK(ferry_pool_drain(nodes[0].pool, PATIENCE_NS, &drained, NULL));
+    CHECK(drained.moved == 4);
+    CHECK_NAMES(ferry_pool_drain(nodes[1].pool, PATIENCE_NS, &drained, &error), FERRY_ERR_INVALID, "node 1");
+    CHECK_OUTCOME(pool_put(&nodes[0], 4, 0, BYTES), "OK");
+    CHECK_OK(ferry_pool_get_stats(nodes[0].pool, &stats, NULL));
+    CHECK(stats.values == 0 && stats.drained == 4 && stats.drained_here == 0 && stats.is_draining == 1);
+    for (uint64_t k = 0; k < 5; k++) CHECK_OUTCOME(pool_get(&nodes[2], k, 0, BYTES), "OK");
+    CHECK(holds(nodes[2].memory, 0, BYTES, 1, 0));
+    pool_close(nodes, 3);
+}
+
 static void the_cost_of_a_prefix_follows_from_gets(void)
 {
     ferry_pool_cost_options options = FERRY_POOL_COST_OPTIONS_INIT;
@@ -398,5 +420,5 @@ SUITE(pool, CASE(what_one_node_puts_every_node_gets), CASE(a_prefix_exists_up_to
       CASE(keys_name_what_their_bytes_depend_on), CASE(a_secret_decides_the_keys_of_its_tenant),
       CASE(a_tenant_at_its_quota_loses_its_own_values), CASE(a_chain_goes_on_from_its_parent),
       CASE(ends_of_submitted_calls_have_their_number), CASE(a_prefetch_brings_values_into_this_node),
-      CASE(the_cost_of_a_prefix_follows_from_gets), CASE(a_call_without_keys_has_an_end),
+      CASE(a_node_that_is_taken_out_moves_its_values), CASE(the_cost_of_a_prefix_follows_from_gets), CASE(a_call_without_keys_has_an_end),
       CASE(hits_and_misses_are_counted_by_their_reason));

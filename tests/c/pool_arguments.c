@@ -25,6 +25,7 @@ static void null_pointers(void)
     ferry_pool_result result;
     ferry_pool_event event = FERRY_POOL_EVENT_INIT;
     ferry_pool_stats stats = FERRY_POOL_STATS_INIT;
+    ferry_pool_drained drained = FERRY_POOL_DRAINED_INIT;
     ferry_pool_cost cost = FERRY_POOL_COST_INIT;
     char text[FERRY_POOL_KEY_TEXT_BYTES];
     uint32_t token = 1;
@@ -86,6 +87,8 @@ static void null_pointers(void)
     CHECK_NULL(ferry_pool_nodes(pool, NULL, sizeof(ferry_pool_node_info), 1, &count, &error), "out_nodes");
     CHECK_NULL(ferry_pool_nodes(pool, NULL, sizeof(ferry_pool_node_info), 0, NULL, &error), "out_count");
     CHECK_NULL(ferry_pool_wait_nodes(NULL, 1, 0, &error), "pool");
+    CHECK_NULL(ferry_pool_drain(NULL, 0, &drained, &error), "pool");
+    CHECK_NULL(ferry_pool_drain(pool, 0, NULL, &error), "out_drained");
     CHECK_NULL(ferry_pool_get_stats(NULL, &stats, &error), "pool");
     CHECK_NULL(ferry_pool_get_stats(pool, NULL, &error), "out_stats");
     CHECK_NULL(ferry_pool_gets_ended(NULL, 0, &number, &error), "pool");
@@ -473,6 +476,7 @@ static void files_that_cannot_be_taken(void)
 static const char *first_pool_not_closed(ferry_pool *pool, const ferry_pool_value *value)
 {
     ferry_pool_event event = FERRY_POOL_EVENT_INIT;
+    ferry_pool_drained drained = FERRY_POOL_DRAINED_INIT;
     ferry_pool_result result;
 #define REFUSES(call)                                                                              \
     do {                                                                                           \
@@ -491,6 +495,7 @@ static const char *first_pool_not_closed(ferry_pool *pool, const ferry_pool_valu
     REFUSES(ferry_pool_poll(pool, &event, NULL));
     REFUSES(ferry_pool_wait(pool, FERRY_FOREVER, &event, NULL));
     REFUSES(ferry_pool_wait_nodes(pool, 2, FERRY_FOREVER, NULL));
+    REFUSES(ferry_pool_drain(pool, FERRY_FOREVER, &drained, NULL));
 #undef REFUSES
     return NULL;
 }

@@ -87,6 +87,7 @@ STRUCTS = {
     "ferry_pool_result": pool_abi.CResult,
     "ferry_pool_cost_options": pool_abi.CCostOptions,
     "ferry_pool_cost": pool_abi.CCost,
+    "ferry_pool_drained": pool_abi.CDrained,
     "ferry_pool_event": pool_abi.CEvent,
     "ferry_pool_cut": pool_abi.CCut,
     "ferry_pool_stats": pool_abi.CStats,

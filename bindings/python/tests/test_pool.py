@@ -281,6 +281,24 @@ def test_a_prefetch_brings_values_and_an_estimate_says_whether_that_pays() -> No
             client.pool.estimate(keys, value_bytes=-1)
 
 
+def test_a_node_that_is_taken_out_moves_its_values() -> None:
+    with cluster(1 << 22, 1 << 22, 0) as (first, second, client):
+        assert all(first.put(number).ok for number in range(5))
+        assert second.put(0, preferred="node 1").ok
+        with pytest.raises(ferry.InvalidError, match="lends no memory"):
+            client.pool.drain()
+        drained = first.pool.drain(timeout=20)
+        assert drained == pool.Drained(4, 1, 0) and drained == first.pool.drain()
+        with pytest.raises(ferry.InvalidError, match="node 1.* is the only node"):
+            second.pool.drain()
+        stats = first.pool.stats()
+        assert (stats.values, stats.drained, stats.drained_here, stats.is_draining) == (0, 4, 1, 1)
+        # A put goes elsewhere, whoever asks.
+        assert first.put(5).node == client.put(6, preferred="node 0").node == second.pool.nodes()[0].id
+        first.pool.close()
+        assert all(client.get(number).ok for number in range(7))
+
+
 def test_threads_and_an_event_loop_share_a_pool() -> None:
     with cluster(1 << 22, 1 << 22) as (first, second):
         assert first.put(1).ok

@@ -11,6 +11,7 @@
 //! parts     values of engines that are sharded differently
 //! calls     get, put, exists, remove, prefetch, waiting or not
 //! cost      what a get of a prefix would cost
+//! drain     a node is taken out
 //! events    ends of calls that were submitted
 //! nodes     the nodes of the cluster
 //! stats     what a node counts
@@ -20,6 +21,7 @@
 pub mod calls;
 pub mod chain;
 pub mod cost;
+pub mod drain;
 pub mod events;
 pub mod key;
 pub mod keyspace;

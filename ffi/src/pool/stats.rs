@@ -70,6 +70,16 @@ pub struct ferry_pool_stats {
     pub file_evictions: u64,
     /// Copies to or from the file, and writes of its table, that have failed.
     pub file_failures: u64,
+    /// Values whose copy here was bad, and that were brought again from another node.
+    pub repaired: u64,
+    /// Values of these that could not be brought, though another node may have them.
+    pub repair_failures: u64,
+    /// Values that ferry_pool_drain has moved to other nodes.
+    pub drained: u64,
+    /// Values that it found there.
+    pub drained_here: u64,
+    /// 1: the node is drained, and takes no puts.
+    pub is_draining: u64,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
@@ -187,6 +197,11 @@ impl From<PoolStats> for ferry_pool_stats {
             file_loaded: owner.loaded,
             file_evictions: owner.tier_evicted,
             file_failures: owner.tier_failed,
+            repaired: owner.repaired,
+            repair_failures: owner.repairs_failed,
+            drained: owner.drained,
+            drained_here: owner.drained_here,
+            is_draining: stats.is_draining.into(),
         }
     }
 }
@@ -207,6 +222,7 @@ mod tests {
             tier_objects: 19,
             tier_capacity: 20,
             tier_free: 21,
+            is_draining: true,
             ..PoolStats::default()
         };
         let (calls, owner) = (&mut stats.calls, &mut stats.owner);
@@ -215,10 +231,11 @@ mod tests {
         (owner.stored, owner.stored_bytes, owner.served_bytes) = (8, 9, 10);
         (owner.evicted, owner.corrupt) = (11, 12);
         (owner.saved, owner.loaded, owner.tier_evicted, owner.tier_failed) = (22, 23, 24, 25);
+        (owner.repaired, owner.repairs_failed, owner.drained, owner.drained_here) = (26, 27, 28, 29);
         let out = ferry_pool_stats::from(stats);
         // SAFETY: repr(C), u64 from offset 8 on.
-        let fields = unsafe { std::slice::from_raw_parts(&raw const out.gets, 25) };
-        assert_eq!(fields, (1..=25).collect::<Vec<u64>>());
-        assert_eq!((out.struct_size, out.reserved), (208, 0));
+        let fields = unsafe { std::slice::from_raw_parts(&raw const out.gets, 30) };
+        assert_eq!(fields, (1..=29).chain([1]).collect::<Vec<u64>>());
+        assert_eq!((out.struct_size, out.reserved), (248, 0));
     }
 }

@@ -27,6 +27,12 @@ pub enum Command {
     Serve(Serve),
     /// Print the nodes that a node knows.
     Status(Status),
+    /// Take a node out: it moves its values to the other nodes, and ends.
+    Drain(Drain),
+    /// Print the values that nodes hold, those used last first.
+    Ls(Ls),
+    /// Print what each node does, again and again.
+    Top(Top),
 }
 
 #[derive(Args)]
@@ -71,6 +77,42 @@ pub struct Serve {
 
 #[derive(Args)]
 pub struct Status {
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+#[derive(Args)]
+pub struct Drain {
+    /// The name or the address of the node.
+    #[arg(long)]
+    pub node: String,
+    /// The node ends at once, and what it alone holds is lost.
+    #[arg(long)]
+    pub no_copy: bool,
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+#[derive(Args)]
+pub struct Ls {
+    /// The name or the address of one node; all nodes otherwise.
+    #[arg(long)]
+    pub node: Option<String>,
+    /// At most this many values of each node.
+    #[arg(long, default_value_t = 100)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub cluster: Cluster,
+}
+
+#[derive(Args)]
+pub struct Top {
+    /// Seconds from one table to the next.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub interval: u64,
+    /// End after this many tables.
+    #[arg(long)]
+    pub count: Option<usize>,
     #[command(flatten)]
     pub cluster: Cluster,
 }

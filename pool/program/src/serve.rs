@@ -1,4 +1,4 @@
-//! Runs a node until a signal ends it.
+//! Runs a node until a signal or a drain ends it.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,6 +13,8 @@ use crate::options::{quota, Serve};
 
 /// How long requests that are being served may take when the node ends.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long after a signal, or a drain, the node begins to end.
+const TURN: Duration = Duration::from_millis(50);
 
 pub fn run(serve: &Serve) -> Result<()> {
     // Before anything is opened: a signal during the opening ends the node as one later does.
@@ -32,8 +34,17 @@ pub fn run(serve: &Serve) -> Result<()> {
         say(&format!("metrics: http://{at}/metrics"));
     }
     say(&format!("ferry-pool: node {} lends {} bytes at {}", pool.name(), serve.memory, engine.address()));
-    let ended = signals.forever().next();
-    say(&format!("ferry-pool: leaving on signal {}", ended.unwrap_or_default()));
+    let why = loop {
+        if let Some(signal) = signals.pending().next() {
+            break format!("on signal {signal}");
+        }
+        // Values that were to be moved, and that no node took, are served on.
+        if pool.drained().is_some_and(|drained| drained.left == 0 || !drained.copies) {
+            break "because it was drained".into();
+        }
+        std::thread::sleep(TURN);
+    };
+    say(&format!("ferry-pool: leaving {why}"));
     pool.close(Some(PATIENCE))?;
     engine.close(Some(PATIENCE))?;
     Ok(())

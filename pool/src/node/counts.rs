@@ -30,6 +30,12 @@ pub struct OwnerCounts {
     pub stored: u64,
     pub evicted: u64,
     pub corrupt: u64,
+    /// Values that were brought again after that, and those that could not be.
+    pub repaired: u64,
+    pub repairs_failed: u64,
+    /// Values that a drain has moved to other nodes, and that it found there.
+    pub drained: u64,
+    pub drained_here: u64,
     /// Values that were copied to the file, brought back from it, evicted there, and copies that failed.
     pub saved: u64,
     pub loaded: u64,

@@ -43,6 +43,7 @@ impl Machine {
             index_entries: entries as u64,
             index_bytes: bytes as u64,
             nodes: self.nodes_known() as u64 + 1,
+            is_draining: self.is_draining(),
         }
     }
 
@@ -55,6 +56,8 @@ impl Machine {
             ("came", self.came.len()),
             ("asked of nodes", asked),
             ("namesakes", self.namesakes.len()),
+            ("questions", self.questions.len()),
+            ("drain", usize::from(self.drain.is_under_way)),
         ];
         own.into_iter().chain(self.owner.leftovers()).chain(self.telling.leftovers()).collect()
     }

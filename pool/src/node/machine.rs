@@ -12,13 +12,14 @@ use ferry::status::{Error, Result};
 use ferry::types::{Op, PeerId, RegionId, Request};
 
 use crate::index::Part;
-use crate::limits::{AGAIN_NS, LOAD_NS, SILENCE_NS};
+use crate::limits::{AGAIN_NS, SILENCE_NS};
 use crate::store::Store;
-use crate::wire::{Hello, Load, Message};
+use crate::wire::{Hello, Message, Told};
 
 use super::call::{Ask, Call, KeyEnd};
 use super::calls::Asked;
 use super::counts::Counts;
+use super::drain::Drain;
 use super::hints::Hints;
 use super::nodes::Nodes;
 use super::owner::{Asker, Effect, Owner};
@@ -103,12 +104,15 @@ pub struct Machine {
     parting: BTreeSet<PeerId>,
     parting_until: u64,
     /// The free bytes that the others know of, and since when.
-    told_free: u64,
-    told_ns: u64,
+    pub(super) told_free: u64,
+    pub(super) told_ns: u64,
     /// Nodes whose names another connected node has: they are greeted when that one is gone.
     pub(super) namesakes: BTreeMap<PeerId, Hello>,
     /// This node closes: whom it meets is told.
     has_left: bool,
+    pub(super) drain: Drain,
+    /// Nodes that were asked about themselves, and their answers, by the numbers of the questions.
+    pub(super) questions: BTreeMap<u64, (PeerId, Option<Told>)>,
 }
 
 impl Machine {
@@ -140,6 +144,8 @@ impl Machine {
             told_ns: 0,
             namesakes: BTreeMap::new(),
             has_left: false,
+            drain: Drain::default(),
+            questions: BTreeMap::new(),
         };
         machine.view_changed(0);
         Ok(machine)
@@ -228,6 +234,7 @@ impl Machine {
                 self.telling.bury(&digests, removal, now);
                 self.pass_on(removal, asked, &digests);
                 self.owner.remove(asker, request, &digests);
+                self.remove_moved(&digests, now);
             }
             Message::Touch(fingerprints) => self.touch(&fingerprints),
             Message::Doubt(digests) => self.owner.doubt(&digests),
@@ -254,6 +261,8 @@ impl Machine {
                 self.nodes.leave(peer);
                 self.view_changed(now);
             }
+            Message::Ask { request, question } => self.hear_ask(peer, request, question, now),
+            Message::Told { request, told } => self.hear_told(peer, request, told),
         }
         self.settle(now);
     }
@@ -320,31 +329,11 @@ impl Machine {
         due.into_iter().chain(self.tell_at(now)).chain(load_at).chain(tier_at).chain(fence_at).min()
     }
 
-    /// Tells the others how much is free if that has changed, and not too often. Returns when to tell it.
-    fn tell_load(&mut self, now: u64) -> Option<u64> {
-        let load = Load { capacity: self.owner.store.capacity(), free: self.owner.store.free_bytes() };
-        let at = self.told_ns.saturating_add(LOAD_NS);
-        if !self.nodes.me().is_member || load.free == self.told_free {
-            return None;
-        }
-        if now < at {
-            return Some(at);
-        }
-        (self.told_free, self.told_ns) = (load.free, now);
-        let peers: Vec<PeerId> =
-            self.nodes.iter().filter(|(_, node)| node.is_here()).map(|(peer, _)| peer).collect();
-        peers.into_iter().for_each(|peer| self.send(peer, &Message::Load(load)));
-        None
-    }
-
     /// All calls end: CLOSED. The peers hear that this node is gone.
     pub fn leave(&mut self, now: u64) {
         self.has_left = true;
         self.parting_until = now.saturating_add(SILENCE_NS);
-        let peers: Vec<PeerId> =
-            self.nodes.iter().filter(|(_, node)| node.is_here()).map(|(peer, _)| peer).collect();
-        for peer in peers {
-            self.send(peer, &Message::Leave);
+        for peer in self.tell_all(&Message::Leave) {
             // What it asked before it heard that comes before its answer.
             self.send(peer, &Message::Ping);
             self.parting.insert(peer);
@@ -415,6 +404,7 @@ impl Machine {
         self.namesakes.remove(&peer);
         self.unfenced.remove(&peer);
         self.parting.remove(&peer);
+        self.questions_lost(peer);
         let Some(node) = self.nodes.remove(peer) else { return };
         // Until it is counted anew: calls that go on now do not say that no node has a key.
         self.missing += usize::from(node.hello.is_member);

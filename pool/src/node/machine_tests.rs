@@ -3,10 +3,10 @@
 use super::*;
 use crate::key::Digest;
 use crate::outcome::Outcome;
-use crate::wire::{Segment, Wanted, FOUND_NO};
+use crate::wire::{Load, Segment, Wanted, FOUND_NO};
 
 fn hello(name: &str, incarnation: u64) -> Hello {
-    let load = Load { capacity: 1 << 20, free: 1 << 20 };
+    let load = Load { capacity: 1 << 20, free: 1 << 20, is_draining: false };
     Hello { scheme: 1, incarnation, is_member: true, load, cluster: String::new(), name: name.into() }
 }
 

@@ -4,6 +4,7 @@
 mod call;
 mod calls;
 mod counts;
+mod drain;
 mod hints;
 mod looks;
 mod machine;
@@ -11,12 +12,16 @@ mod nodes;
 mod own;
 mod owner;
 mod placing;
+mod prefetch;
+mod questions;
 mod serving;
 mod telling;
 mod tier;
 
 pub use call::{Ask, KeyEnd};
 pub use counts::{Counts, OwnerCounts};
+pub use drain::Drained;
 pub use machine::{Action, End, Machine, SumOf};
 pub use owner::Asker;
+pub use prefetch::Prefetches;
 pub use tier::Tier;

@@ -72,6 +72,18 @@ impl Nodes {
         self.me.load.free = free;
     }
 
+    /// This node takes no puts any more.
+    pub fn set_draining(&mut self) {
+        self.me.load.is_draining = true;
+    }
+
+    /// Whether puts may go to this node: another one that can be asked, or the one itself.
+    pub fn takes_puts(&self, id: NodeId) -> bool {
+        let other = self.peer_of(id).and_then(|peer| self.get(peer));
+        let load = other.map(|node| node.hello.load).or((id == self.my_id()).then_some(self.me.load));
+        load.is_some_and(|load| !load.is_draining)
+    }
+
     /// Takes a node in. An error says why it cannot be one of this cluster.
     pub fn greet(&mut self, peer: PeerId, hello: Hello, now: u64) -> Result<()> {
         if hello.cluster != self.me.cluster {
@@ -205,12 +217,12 @@ impl Nodes {
     /// Where an object may be placed on other nodes: their free bytes, of which a node that has come lately offers
     /// less.
     pub fn candidates(&self, now: u64) -> Vec<Candidate> {
-        let lends = |node: &&Node| node.hello.is_member && node.is_here();
+        let takes = |node: &&Node| node.hello.is_member && node.is_here() && !node.hello.load.is_draining;
         let candidate = |node: &Node| Candidate {
             id: node.id,
             weight: crate::index::ramped(node.hello.load.free, now.saturating_sub(node.came_ns)),
         };
-        self.by_peer.values().filter(lends).map(candidate).collect()
+        self.by_peer.values().filter(takes).map(candidate).collect()
     }
 
     /// Returns the nodes that are silent: those to ask for a sign of life, those that gave none, and when to look
@@ -252,7 +264,7 @@ mod tests {
     use crate::wire::Load;
 
     fn hello(name: &str, incarnation: u64) -> Hello {
-        let load = Load { capacity: 100, free: 100 };
+        let load = Load { capacity: 100, free: 100, is_draining: false };
         Hello { scheme: 1, incarnation, is_member: true, load, cluster: "c".into(), name: name.into() }
     }
 

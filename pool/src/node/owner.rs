@@ -95,6 +95,10 @@ pub(super) struct Moving {
 pub struct Owner {
     pub store: Store,
     pub tier: Option<Tier>,
+    /// Not while the node is drained.
+    pub takes_puts: bool,
+    /// Objects that were bad and are dropped, to be brought again.
+    pub(super) to_repair: BTreeSet<Digest>,
     /// Where the node's memory begins.
     pub(super) base: u64,
     pub(super) served: BTreeMap<u64, Served>,
@@ -118,6 +122,8 @@ impl Owner {
         Owner {
             store,
             tier: None,
+            takes_puts: true,
+            to_repair: BTreeSet::new(),
             base,
             served: BTreeMap::new(),
             moving: BTreeMap::new(),
@@ -173,6 +179,7 @@ impl Owner {
         let mut gone = Vec::new();
         let answers = digests.iter().map(|digest| {
             let in_file = self.forget_in_file(digest);
+            self.to_repair.remove(digest);
             if !self.store.remove(digest) && !in_file {
                 return Answer::of(Outcome::Absent);
             }
@@ -243,7 +250,7 @@ impl Owner {
             for (slot, sum) in slots.iter().zip(sums) {
                 let digest = self.store.digest(*slot);
                 if *sum != Some(self.store.checksum(*slot)) && self.store.remove(&digest) {
-                    self.counts.corrupt += 1;
+                    self.was_bad(digest);
                     gone.push(digest.fingerprint());
                 }
                 self.store.release(*slot);

@@ -1,9 +1,14 @@
-//! Where a put goes: the preferred node, this one, or others by rendezvous; and when one is full or lost, the next.
+//! Where a put goes: the preferred node, this one, or others by rendezvous; and when one is full or lost, the next. A node
+//! that is drained takes none. And what the others hear of this node's room.
 
 use std::collections::BTreeMap;
 
+use ferry::types::PeerId;
+
 use crate::index::{place, Candidate, NodeId};
+use crate::limits::LOAD_NS;
 use crate::outcome::Outcome;
+use crate::wire::{Load, Message};
 
 use super::call::{KeyEnd, Kind};
 use super::calls::What;
@@ -13,8 +18,9 @@ use super::owner::Asker;
 impl Machine {
     /// Sends a put to the nodes that shall have it, or to further ones.
     pub(super) fn place(&mut self, id: u64, keys: Vec<usize>, now: u64) {
-        let is_own = self.calls.get(&id).is_some_and(|call| call.is_own);
-        let mut candidates = if is_own { Vec::new() } else { self.nodes.candidates(now) };
+        // A drain puts its values elsewhere.
+        let stays = self.calls.get(&id).is_some_and(|call| call.is_own) && !self.is_draining();
+        let mut candidates = if stays { Vec::new() } else { self.nodes.candidates(now) };
         let me = (self.nodes.my_id(), self.nodes.me().is_member);
         let has_room = self.owner.store.free_bytes() > self.free_kept || candidates.is_empty();
         let mut by_node = BTreeMap::<Asker, Vec<usize>>::new();
@@ -22,12 +28,12 @@ impl Machine {
             let Some(call) = self.calls.get_mut(&id) else { return };
             let Kind::Put { replicas, preferred } = call.kind else { return };
             let key = &mut call.keys[at];
-            let is_here = |node: &NodeId| *node == me.0 || self.nodes.peer_of(*node).is_some();
+            let takes_puts = |node: &NodeId| self.nodes.takes_puts(*node);
             let wanted = if key.tried.is_empty() { replicas } else { 1 };
             let order = order(key.wanted.digest.fingerprint(), &mut candidates, preferred, me, has_room);
             let order: Vec<NodeId> = order
                 .into_iter()
-                .filter(is_here)
+                .filter(takes_puts)
                 .filter(|node| !key.tried.contains(node))
                 .take(wanted)
                 .collect();
@@ -49,6 +55,29 @@ impl Machine {
         for (asker, keys) in by_node {
             self.ask(id, keys, asker, What::Put, now);
         }
+    }
+
+    /// Tells the others how much is free if that has changed, and not too often. Returns when to tell it.
+    pub(super) fn tell_load(&mut self, now: u64) -> Option<u64> {
+        let load = Load { free: self.owner.store.free_bytes(), ..self.nodes.me().load };
+        let at = self.told_ns.saturating_add(LOAD_NS);
+        if !self.nodes.me().is_member || load.free == self.told_free {
+            return None;
+        }
+        if now < at {
+            return Some(at);
+        }
+        (self.told_free, self.told_ns) = (load.free, now);
+        self.tell_all(&Message::Load(load));
+        None
+    }
+
+    /// Sends a message to all nodes that are here, and returns them.
+    pub(super) fn tell_all(&mut self, message: &Message) -> Vec<PeerId> {
+        let here = self.nodes.iter().filter(|(_, node)| node.is_here());
+        let peers: Vec<PeerId> = here.map(|(peer, _)| peer).collect();
+        peers.iter().for_each(|peer| self.send(*peer, message));
+        peers
     }
 }
 

@@ -95,7 +95,12 @@ impl Owner {
             let key = &served.keys[at];
             let (digest, length) = (key.digest, key.bytes());
             let in_file = self.store.find(&digest).is_none() && self.held(&digest).is_some();
-            let begin = if in_file { Begin::Here } else { self.begin(&digest, length) };
+            // Two nodes that are drained do not rely on each other's values.
+            let begin = match () {
+                _ if !self.takes_puts => Begin::Full,
+                _ if in_file => Begin::Here,
+                () => self.begin(&digest, length),
+            };
             let outcome = match begin {
                 Begin::Write(slot) => {
                     if let Some(served) = self.served.get(&number) {

@@ -410,7 +410,7 @@ impl Owner {
             // An object that was removed meanwhile is nobody's loss.
             if sum.is_some() && tier.store.find(&digest) == Some(file) {
                 tier.forget(&digest);
-                self.counts.corrupt += 1;
+                self.was_bad(digest);
             }
             self.counts.tier_failed += u64::from(sum.is_none());
             self.store.abort(slot);

@@ -247,6 +247,7 @@ fn info(hello: Option<&Hello>, address: String, why: String) -> NodeInfo {
         is_member: hello.is_some_and(|hello| hello.is_member),
         capacity: hello.map_or(0, |hello| hello.load.capacity),
         free: hello.map_or(0, |hello| hello.load.free),
+        is_draining: hello.is_some_and(|hello| hello.load.is_draining),
         why,
     }
 }

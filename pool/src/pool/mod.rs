@@ -14,6 +14,7 @@ mod closing;
 mod dials;
 mod driving;
 mod file;
+mod looking;
 mod membership;
 mod options;
 mod prefetch;
@@ -41,7 +42,7 @@ use ferry_kv::os::{
 use crate::index::NodeId;
 use crate::key::Digest;
 use crate::limits::CALLS_MAX;
-use crate::node::{Counts, KeyEnd, Machine, OwnerCounts};
+use crate::node::{Counts, KeyEnd, Machine, OwnerCounts, Prefetches};
 use crate::store::Store;
 use crate::wire::{Hello, Load};
 pub use calls::Call;
@@ -51,7 +52,6 @@ use driving::Driver;
 use file::TierFile;
 use membership::Membership;
 pub use options::{FileOptions, PoolOptions};
-use prefetch::Prefetches;
 pub use rates::{Cost, CostOptions};
 use rates::{Open, Rates};
 pub use tenants::{Quota, TenantStats};
@@ -95,6 +95,8 @@ pub struct NodeInfo {
     pub is_member: bool,
     pub capacity: u64,
     pub free: u64,
+    /// It is drained: it takes no puts.
+    pub is_draining: bool,
     /// Why the node is not connected, or cannot be one of this cluster; empty if it is.
     pub why: String,
 }
@@ -115,6 +117,8 @@ pub struct PoolStats {
     pub index_entries: u64,
     pub index_bytes: u64,
     pub nodes: u64,
+    /// The node is drained: it takes no puts.
+    pub is_draining: bool,
 }
 
 /// A node of the pool. All calls may come from any thread. The waiting ones wait for other nodes; no call waits for a
@@ -176,6 +180,8 @@ struct Inner {
     /// Calls of the program, by the machine's numbers. A prefetch has a number of its own.
     open: BTreeMap<u64, Open>,
     prefetches: Prefetches,
+    /// A thread allocates memory for the node's own prefetches.
+    makes_scratch: bool,
     rates: Rates,
     /// Open calls for which a thread waits, and the ends of those.
     waited: BTreeSet<u64>,
@@ -220,7 +226,7 @@ impl Pool {
             scheme: options.chain.scheme().0,
             incarnation: u64::from_le_bytes(incarnation),
             is_member,
-            load: Load { capacity: store.capacity(), free: store.capacity() },
+            load: Load { capacity: store.capacity(), free: store.capacity(), is_draining: false },
             cluster: options.cluster.clone(),
             name: name.clone(),
         };
@@ -253,6 +259,7 @@ impl Pool {
                 refused: BTreeMap::new(),
                 open: BTreeMap::new(),
                 prefetches: Prefetches::default(),
+                makes_scratch: false,
                 rates: Rates::default(),
                 waited: BTreeSet::new(),
                 ended: BTreeMap::new(),
@@ -447,9 +454,7 @@ impl Shared {
 
     /// Runs a call, and drives the node until the call has ended.
     fn run(&self, work: Work, user_data: u64, timeout: Option<Duration>) -> Result<Vec<KeyEnd>> {
-        if self.engine.in_callback() {
-            return Err(Error::new(Status::Busy, "waiting inside a callback would stop all callbacks"));
-        }
+        self.may_wait()?;
         let mut inner = self.lock();
         let call = self.begin(&mut inner, work, user_data)?;
         inner.waited.insert(call);

@@ -10,6 +10,7 @@
 //! an order of its own besides (`account`).
 
 mod account;
+mod recent;
 mod space;
 pub mod table;
 

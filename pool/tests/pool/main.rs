@@ -1,5 +1,6 @@
 //! Pools of several nodes in one process, each on an engine of its own.
 
+mod drain;
 mod listed;
 mod parts;
 mod prefetch;

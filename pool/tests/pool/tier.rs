@@ -158,6 +158,56 @@ fn a_table_of_many_pages_is_written_whole() {
     close(node);
 }
 
+/// Changes all data behind the superblock and the table.
+fn rot(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let table = 4096 + (FILE / ((64 << 10) + 256)) * 256;
+    for at in (table + 4096..FILE - 4096).step_by(32 << 10) {
+        file.write_all_at(&[0x5a; 64], at).unwrap();
+    }
+}
+
+#[test]
+fn a_value_that_rots_in_the_file_comes_again_from_another_node() {
+    const SOME: u64 = 30;
+    let path = Scratch::new("repair");
+    let node = open(options(&path.0, FILE));
+    let memory = node.buffer(20 * BYTES);
+    put_all(&node, &memory);
+    drop(memory);
+    close(node);
+    rot(&path.0);
+    let other = open(PoolOptions { memory_bytes: 4 * MEMORY, ..PoolOptions::default() });
+    let memory = other.buffer(BYTES);
+    for number in 0..SOME {
+        fill(&memory, 0, BYTES, number);
+        assert_eq!(other.put(&values(&memory, BYTES, number..number + 1)), [Outcome::Ok]);
+    }
+    let nodes = vec![other.engine.address().to_owned()];
+    let node = open(PoolOptions { nodes, ..options(&path.0, FILE) });
+    node.pool.wait_for_nodes(2, PATIENCE).unwrap();
+    let own = node.buffer(BYTES);
+    // The file's copies are bad, and the gets go on to the other node.
+    get_all_of(&node, &own, 0..SOME);
+    // Nobody has these.
+    for number in SOME..SOME + 3 {
+        assert_eq!(node.get(&values(&own, BYTES, number..number + 1)), [Outcome::Evicted], "{number}");
+    }
+    let began = std::time::Instant::now();
+    while node.pool.stats().owner.repaired < SOME {
+        assert!(began.elapsed() < PATIENCE.unwrap(), "{:?}", node.pool.stats());
+        std::thread::yield_now();
+    }
+    let stats = node.pool.stats();
+    assert_eq!((stats.owner.corrupt, stats.owner.repairs_failed, stats.objects), (SOME + 3, 0, SOME));
+    drop(memory);
+    close(other);
+    get_all_of(&node, &own, 0..SOME);
+    assert_eq!(node.pool.stats().calls.hits_here, SOME);
+    drop(own);
+    close(node);
+}
+
 #[test]
 fn a_value_that_rots_in_the_file_is_a_miss_and_is_dropped() {
     let path = Scratch::new("rot");
@@ -166,12 +216,7 @@ fn a_value_that_rots_in_the_file_is_a_miss_and_is_dropped() {
     put_all(&node, &memory);
     drop(memory);
     close(node);
-    // All data behind the superblock and the table.
-    let file = OpenOptions::new().write(true).open(&path.0).unwrap();
-    let table = 4096 + (FILE / ((64 << 10) + 256)) * 256;
-    for at in (table + 4096..FILE - 4096).step_by(32 << 10) {
-        file.write_all_at(&[0x5a; 64], at).unwrap();
-    }
+    rot(&path.0);
     let node = open(options(&path.0, FILE));
     let memory = node.buffer(20 * BYTES);
     assert_eq!(node.pool.stats().tier_objects, VALUES as u64);

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use ferry_pool::node::{Ask, End, KeyEnd};
 use ferry_pool::store::{Piece, Store};
 use ferry_pool::sum::Sum;
-use ferry_pool::wire::{Segment, Wanted};
+use ferry_pool::wire::{Message, Segment, Wanted};
 use ferry_pool::{Digest, Outcome};
 
 use crate::keys::{canary, digest, key_of, twin, value};
-use crate::world::{base, World};
+use crate::world::{base, Node, World};
 
 const SLOTS: usize = 16;
 const SLOT_BYTES: usize = 1024;
@@ -54,6 +54,8 @@ pub struct Calls {
     /// Keys whose removal is being handled.
     removing: BTreeSet<u64>,
     went: [u64; 2],
+    /// Keys of values that a drain of the node has put elsewhere.
+    pub drained: BTreeSet<u64>,
     /// When something was evicted here last.
     evicted: usize,
     pub losses: usize,
@@ -236,10 +238,26 @@ impl World {
 
     /// Takes the ends of a node's calls, and looks at what it holds now.
     pub fn take_ends(&mut self, node: usize) {
+        loop {
+            self.look(node);
+            let (now, Node { machine, own_work, is_closing, .. }) = (self.time(node), &mut self.nodes[node]);
+            own_work.go_on(machine, *is_closing, now);
+            let Some(end) = machine.take_end() else { break };
+            if own_work.take(machine, end.call, &end.keys).is_none() {
+                match self.nodes[node].calls.open.remove(&end.call) {
+                    Some(open) => self.ended(node, open, end),
+                    None => assert!(!self.nodes[node].calls.drained.is_empty(), "a call ends once"),
+                }
+            }
+        }
         self.look(node);
-        while let Some(end) = self.nodes[node].machine.take_end() {
-            let open = self.nodes[node].calls.open.remove(&end.call);
-            self.ended(node, open.expect("a call ends once"), end);
+    }
+
+    /// A node that is drained puts values elsewhere. If it dies, and they were removed meanwhile, nobody removes them there.
+    pub fn note_drained(&mut self, node: usize, message: &[u8]) {
+        if self.nodes[node].machine.is_draining() && message[0] == 4 {
+            let Ok(Message::Put { keys, .. }) = Message::decode(message) else { return };
+            self.nodes[node].calls.drained.extend(keys.iter().map(|wanted| key_of(&wanted.digest)));
         }
     }
 
@@ -249,7 +267,8 @@ impl World {
         let machine = &self.nodes[node].machine;
         let now: BTreeSet<u64> = machine.held().iter().map(key_of).collect();
         let counts = machine.stats().owner;
-        let evictions = counts.evicted + counts.tier_evicted + counts.tier_failed;
+        let moved = counts.drained + counts.drained_here;
+        let evictions = counts.evicted + counts.tier_evicted + counts.tier_failed + moved;
         let has_file = machine.tier().is_some();
         let calls = &mut self.nodes[node].calls;
         let mut removing = std::mem::take(&mut calls.removing);
@@ -468,10 +487,13 @@ impl World {
                 (story.open_puts, story.lingers) = (story.open_puts - 1, true);
             }
         }
+        for key in std::mem::take(&mut self.nodes[node].calls.drained) {
+            self.stories.entry(key).or_default().lingers = true;
+        }
         self.nodes[node].calls.held.clear();
     }
 
-    /// Flips a byte of an object.
+    /// Flips a byte of some object.
     pub fn corrupt(&mut self, node: usize) {
         let keys: Vec<u64> =
             self.nodes[node].calls.held.keys().copied().filter(|key| !value(*key).is_empty()).collect();
@@ -479,6 +501,11 @@ impl World {
             return;
         }
         let key = keys[self.random.below(keys.len())];
+        self.rot(node, key);
+    }
+
+    /// Flips a byte of an object that a node holds.
+    pub fn rot(&mut self, node: usize, key: u64) {
         let machine = &self.nodes[node].machine;
         let find = |store: &Store, begin: u64| {
             let slot = store.find(&digest(key));

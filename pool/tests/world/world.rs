@@ -11,17 +11,18 @@ use ferry::types::{Op, PeerId, RegionId, Request};
 use ferry_kv::messages::Joiner;
 use ferry_pool::index::NodeId;
 use ferry_pool::limits::MESSAGE_BYTES_MAX;
-use ferry_pool::node::{Action, Machine, SumOf, Tier};
+use ferry_pool::node::{Action, Machine, Prefetches, SumOf, Tier};
 use ferry_pool::store::table::{Layout, PAGE};
 use ferry_pool::store::Store;
 use ferry_pool::sum::Sum;
-use ferry_pool::wire::{Hello, Load, Message};
+use ferry_pool::wire::{Hello, Load, Message, Segment};
 use ferry_pool::Digest;
 
 use crate::keys::{canary, key_of, tenant, value};
 use crate::program::{Calls, Story, CALLERS_BYTES};
 
 pub const UNIT: u64 = 64;
+const SCRATCH_BYTES: usize = 2048;
 
 pub struct Random(pub u64);
 
@@ -62,8 +63,9 @@ pub enum Event {
 
 pub struct Node {
     pub machine: Machine,
-    /// The memory that it lends, and then its program's.
+    /// The memory that it lends, then its program's, then the scratch of its own work.
     pub memory: Vec<u8>,
+    pub own_work: Prefetches,
     pub life: Life,
     pub name: String,
     pub lends: u64,
@@ -202,7 +204,7 @@ impl World {
 
     pub fn new_node(&mut self, number: usize, name: String, lends: u64) -> Node {
         self.next_number += 1;
-        let load = Load { capacity: lends, free: lends };
+        let load = Load { capacity: lends, free: lends, is_draining: false };
         let me = Hello {
             scheme: 1,
             incarnation: mix(self.next_number),
@@ -211,7 +213,12 @@ impl World {
             cluster: "world".into(),
             name: name.clone(),
         };
-        let bytes = lends as usize + CALLERS_BYTES;
+        let callers = lends as usize + CALLERS_BYTES;
+        let bytes = callers + SCRATCH_BYTES;
+        let address = base(number) + callers as u64;
+        let scratch = Segment { address, bytes: SCRATCH_BYTES as u64, region: 1 };
+        let mut own_work = Prefetches::default();
+        own_work.scratch = (lends > 0).then_some(scratch);
         let mut store = Store::new(lends, UNIT);
         if self.has_quotas {
             store.set_quotas(&[(tenant(0), lends / 2), (tenant(1), lends / 4)]);
@@ -228,6 +235,7 @@ impl World {
         }
         Node {
             machine,
+            own_work,
             memory: (0..bytes).map(|at| canary(number, at)).collect(),
             life: Life::Runs,
             name,
@@ -279,9 +287,13 @@ impl World {
     pub fn settle(&mut self, node: usize) {
         let lost = self.missing(node);
         self.nodes[node].machine.set_missing(lost);
-        while self.nodes[node].machine.has_actions() {
+        loop {
             for action in self.nodes[node].machine.take_actions() {
                 self.act(node, action);
+            }
+            self.take_ends(node);
+            if !self.nodes[node].machine.has_actions() {
+                break;
             }
         }
         self.nodes[node].due_ns = Some(0);
@@ -289,7 +301,6 @@ impl World {
             let (quota, taken) = self.nodes[node].machine.store().quota_of(tenant(number));
             assert!(taken <= quota, "{node}: tenant {number} has {taken} bytes of {quota}");
         }
-        self.take_ends(node);
     }
 
     fn sees(&self, one: usize, other: usize) -> bool {
@@ -327,7 +338,8 @@ impl World {
     fn act(&mut self, node: usize, action: Action) {
         match action {
             Action::Send { peer, message } => {
-                let asks = matches!(message[0], 3 | 4 | 6 | 8 | 12);
+                let asks = matches!(message[0], 3 | 4 | 6 | 8 | 12 | 20);
+                self.note_drained(node, &message);
                 assert!(!asks || !self.nodes[node].fencing.contains(&peer), "{node} asks a suspect");
                 let (session, end) = self.peers[&peer];
                 if self.sessions[session].is_open {

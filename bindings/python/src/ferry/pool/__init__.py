@@ -12,10 +12,11 @@ from ._keys import Image, Key, Keyspace
 from ._parts import Parts, PartValues
 from ._pool import Pool
 from ._quotas import Quota
-from ._results import Cost, Node, Outcome, Result
+from ._results import Cost, Drained, Node, Outcome, Result
 
 __all__ = [
     "Cost",
+    "Drained",
     "Image",
     "Key",
     "Keyspace",

@@ -214,6 +214,21 @@ class Stats(NamedTuple):
     file_loaded: int
     file_evictions: int
     file_failures: int
+    repaired: int
+    repair_failures: int
+    drained: int
+    drained_here: int
+    is_draining: int
+
+
+class CDrained(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
+        ("moved", c_uint64),
+        ("here", c_uint64),
+        ("left", c_uint64),
+    ]
 
 
 class CStats(ctypes.Structure):
@@ -232,6 +247,7 @@ FALLIBLE = {
     "pool_chain": "pppzpzpp",
     "pool_open": "ppp",
     "pool_close": "pi",
+    "pool_drain": "pip",
     "pool_nodes": "ppzzp",
     "pool_wait_nodes": "pzi",
     "pool_get": "ppzpip",

@@ -33,6 +33,7 @@ from ._abi import (
     CCallOptions,
     CCost,
     CCostOptions,
+    CDrained,
     CEvent,
     CNodeInfo,
     COptions,
@@ -43,7 +44,7 @@ from ._abi import (
 from ._keys import CHUNK_TOKENS
 from ._parts import PartValues
 from ._quotas import Quota, quotas_of
-from ._results import Cost, Node, Outcome, Result, results_of
+from ._results import Cost, Drained, Node, Outcome, Result, results_of
 from ._values import Keys, Values
 
 if TYPE_CHECKING:
@@ -274,21 +275,21 @@ class Pool:
         """Waits until `count` nodes, this one among them, are connected. TimeoutError names those that are
         missing, and says why."""
         number = unsigned(count, "count")
-        remaining = nanoseconds(timeout)
-        until = time.monotonic_ns() + remaining
-        while True:
-            try:
-                call(
-                    library.ferry_pool_wait_nodes,
-                    self._handle.pointer,
-                    number,
-                    min(max(remaining, 0), TURN_NS),
-                )
-                return
-            except TimeoutError:
-                remaining = until - time.monotonic_ns()
-                if remaining <= 0:
-                    raise
+        wait = library.ferry_pool_wait_nodes
+        _waited(timeout, lambda turn: call(wait, self._handle.pointer, number, turn))
+
+    def drain(self, timeout: float | None = None) -> Drained:
+        """Takes this node out of the pool, before it is closed: it takes no puts any more, and moves its
+        values to other nodes, those used last first. It serves gets all the while. A drain that is under way
+        is joined.
+
+        TimeoutError: the drain goes on; call again. InvalidError: the node lends no memory, or no other node
+        takes values.
+        """
+        found = CDrained(struct_size=sizeof(CDrained))
+        drain, out = library.ferry_pool_drain, addressof(found)
+        _waited(timeout, lambda turn: call(drain, self._handle.pointer, turn, out))
+        return Drained(found.moved, found.here, found.left)
 
     def nodes(self) -> list[Node]:
         """Lists this node, then those that it is, or is to be, connected to. A closed pool answers too."""
@@ -459,6 +460,20 @@ class Pool:
             fd = c_int()
             call(library.ferry_pool_fd, self._handle.pointer, addressof(fd))
             loop.remove_reader(fd.value)
+
+
+def _waited(timeout: float | None, wait: Callable[[int], object]) -> None:
+    """Repeats a call that waits for some nanoseconds while they are too few, until the timeout."""
+    remaining = nanoseconds(timeout)
+    until = time.monotonic_ns() + remaining
+    while True:
+        try:
+            wait(min(max(remaining, 0), TURN_NS))
+            return
+        except TimeoutError:
+            remaining = until - time.monotonic_ns()
+            if remaining <= 0:
+                raise
 
 
 def _values(values: Sequence[Value] | PartValues, writable: bool) -> Values | PartValues:

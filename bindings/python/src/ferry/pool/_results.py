@@ -76,6 +76,18 @@ class Cost(NamedTuple):
     or without a prefill rate."""
 
 
+class Drained(NamedTuple):
+    """The values of a node that was taken out."""
+
+    moved: int
+    """Values that drains have moved to other nodes since the node was opened."""
+    here: int
+    """Values that another node had already."""
+    left: int
+    """Values that no other node took: they stay in this node until it is closed. If there are 1,024 or more,
+    the drain ended early."""
+
+
 class Node(NamedTuple):
     """A node of the cluster, as another one knows it."""
 
