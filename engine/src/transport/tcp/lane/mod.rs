@@ -22,7 +22,6 @@ use crate::sys::fd::OwnedFd;
 use crate::sys::lock::Mutex;
 use crate::sys::moment;
 use crate::sys::once::OnceLock;
-use crate::sys::pages::LOOKS_MAX;
 use crate::sys::poller::Interest;
 use crate::sys::socket;
 use crate::sys::turns;
@@ -209,36 +208,6 @@ impl Lane {
         self.update_interest();
     }
 
-    /// Sends the answers that are owed, and nothing else: this thread waits for a transfer, and others' work may wait for
-    /// a page.
-    fn answer(self: &Arc<Self>, after: &mut After) {
-        let Some(mut tx) = self.tx.try_lock().filter(|tx| tx.is_empty() && !turns::keeps_away()) else {
-            self.left();
-            return self.kick();
-        };
-        if self.is_closed() || self.is_aside.load(Ordering::SeqCst) {
-            drop(tx);
-            return self.left();
-        }
-        let turn = tx.answer(self, after);
-        if matches!(turn, TxTurn::Blocked) {
-            self.tx_blocked.store(true, Ordering::SeqCst);
-        }
-        drop(tx);
-        self.left();
-        match turn {
-            TxTurn::Failed(failure) => return self.fail(failure),
-            TxTurn::Blocked => self.update_interest(),
-            TxTurn::Idle | TxTurn::Yield => {}
-        }
-        // Whoever found the lock taken meanwhile has left its work to this thread.
-        let is_left = self.has_work() || self.tx_wanted.load(Ordering::SeqCst);
-        if is_left && !self.tx_blocked.load(Ordering::SeqCst) || matches!(turn, TxTurn::Yield) {
-            self.tx_wanted.store(true, Ordering::SeqCst);
-            self.worker.kick(self.clone());
-        }
-    }
-
     /// Runs `tx` while it has work, at most RUNS_MAX times: this thread would otherwise send for all others for as long
     /// as they submit. The worker also calls this after a kick.
     pub fn drive_tx(self: &Arc<Self>, after: &mut After) {
@@ -323,16 +292,6 @@ impl Lane {
             }
         }
         turn
-    }
-
-    /// Whether to send the answers to READs may wait for a page, or takes longer than a waiting thread has time for.
-    fn answers_may_wait(&self) -> bool {
-        let engine = self.peer.engine();
-        let pieces = self.answers.lock().small_reads(engine.express_bytes_max);
-        let (now_ns, mut looks) = (clock::monotonic_ns(), LOOKS_MAX);
-        let mut is_there =
-            |(address, length): (u64, u32)| engine.pages.has(address, length.into(), now_ns, &mut looks);
-        pieces.is_none_or(|pieces| !pieces.into_iter().all(&mut is_there))
     }
 
     /// Runs a call that sends on the socket. The caller holds `tx`.
@@ -501,6 +460,7 @@ impl Lane {
     }
 }
 
+mod answering;
 mod ending;
 
 #[cfg(test)]
