@@ -27,6 +27,13 @@ void pool_open(pool_node *nodes, size_t count, const uint64_t *lent_bytes)
     }
     for (size_t i = 0; i < count; i++)
         if (ferry_pool_wait_nodes(nodes[i].pool, count, PATIENCE_NS, &error) != FERRY_OK) FAIL("%s", error.message);
+    /* The index is made when the nodes have met: until then what nobody has is UNKNOWN. */
+    for (size_t i = 0; i < count; i++) {
+        const ferry_pool_key nobody = pool_key(UINT64_MAX);
+        ferry_pool_result result = {0};
+        for (int tries = 0; tries < 20000 && result.outcome != FERRY_POOL_OUTCOME_ABSENT; tries++)
+            CHECK_OK(ferry_pool_exists(nodes[i].pool, &nobody, 1, NULL, PATIENCE_NS, &result, NULL));
+    }
 }
 
 void pool_close(pool_node *nodes, size_t count)

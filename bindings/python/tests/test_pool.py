@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -74,6 +75,10 @@ def cluster(*lent: int, **options: Any) -> Iterator[list[Node]]:
             made.append(Node(engine, stack.enter_context(opened)))
         for node in made:
             node.pool.wait_nodes(len(lent), 20)
+            # The index is made when the nodes have met: until then what nobody has is UNKNOWN.
+            until = time.monotonic() + 20
+            while node.pool.exists([key(2**40)])[0].outcome is not pool.Outcome.ABSENT and time.monotonic() < until:
+                time.sleep(0.001)
         yield made
 
 

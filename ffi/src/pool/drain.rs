@@ -32,7 +32,7 @@ unsafe impl Versioned for ferry_pool_drained {
 }
 
 /// Takes a node out of the pool, before it is closed: it takes no puts any more, and moves its values to other nodes,
-/// those used last first. The others evict for them as for any put. The node serves gets all the while, and gets find
+/// those used longest ago first. The others evict for them as for any put. The node serves gets all the while, and gets find
 /// the values. Waits until that is done; a drain that is under way is joined. Close the node afterwards: it does not
 /// take puts again.
 ///

@@ -1,8 +1,9 @@
-//! Prints the values that nodes hold, those used last first.
+//! Prints the values that nodes hold, those used last first: the first and the last 16 digits of their keys.
 
 use std::collections::BTreeSet;
 
 use anyhow::{bail, Result};
+use ferry::Status;
 use ferry_pool::{Cursor, Listed};
 
 use crate::client::{Client, PATIENCE};
@@ -10,12 +11,14 @@ use crate::options::Ls;
 
 /// Parts of a list whose values were all listed before: a value was used meanwhile, and the list began anew.
 const REPEATS_MAX: usize = 1_024;
+/// The values of a part, at least.
+const PART: u32 = 256;
 
 pub fn run(ls: &Ls) -> Result<()> {
     let client = Client::open(&ls.cluster, "ls")?;
     let nodes = client.nodes();
     let all = nodes.iter().filter(|node| node.is_member).map(|node| node.name.clone()).collect();
-    println!("{:<24} {:<64} {:>12}  tier", "node", "key", "bytes");
+    println!("{:<24} {:<16} {:<16} {:>12}  tier", "node", "key", "tenant", "bytes");
     for node in ls.node.clone().map_or(all, |node| vec![node]) {
         for value in list(&client, &node, ls.limit)? {
             let tier = match (value.in_memory, value.in_file) {
@@ -23,7 +26,8 @@ pub fn run(ls: &Ls) -> Result<()> {
                 (false, true) => "file",
                 _ => "memory",
             };
-            println!("{node:<24} {} {:>12}  {tier}", value.digest, value.bytes);
+            let (key, tenant) = (value.fingerprint.swap_bytes(), u64::from_be_bytes(value.tenant.0));
+            println!("{node:<24} {key:016x} {tenant:016x} {:>12}  {tier}", value.bytes);
         }
     }
     client.close()?;
@@ -37,9 +41,17 @@ fn list(client: &Client, node: &str, limit: usize) -> Result<Vec<Listed>> {
     let (mut found, mut seen, mut repeats) = (Vec::new(), BTreeSet::new(), 0);
     let mut from = Some(Cursor::default());
     while let Some(cursor) = from.filter(|_| found.len() < limit && repeats < REPEATS_MAX) {
-        let most = u32::try_from(limit - found.len()).unwrap_or(u32::MAX);
-        let (mut values, next) = client.pool.list_of(node, cursor, most, Some(PATIENCE))?;
-        values.retain(|value| seen.insert(value.digest));
+        let most = u32::try_from(limit - found.len()).unwrap_or(u32::MAX).max(PART);
+        let part = client.pool.list_of(node, cursor, most, Some(PATIENCE));
+        // The value behind which the list goes on may have been used, or have gone.
+        let is_beginning = cursor == Cursor::default();
+        let (mut values, next) = match part {
+            Err(error) if error.status == Status::Invalid && !is_beginning => {
+                (Vec::new(), Some(Cursor::default()))
+            }
+            part => part?,
+        };
+        values.retain(|value| seen.insert(value.fingerprint));
         repeats += usize::from(values.is_empty());
         found.extend(values);
         from = next;

@@ -146,11 +146,13 @@ impl Key {
     /// removal has failed if one node has.
     pub fn note(&mut self, end: KeyEnd, is_removal: bool) {
         let worth = |end: &KeyEnd| match end.outcome {
-            Outcome::Failed if is_removal => 4,
-            Outcome::Ok => 3,
-            Outcome::Here => 2,
+            Outcome::Failed if is_removal => 5,
+            Outcome::Ok => 4,
+            Outcome::Here => 3,
             Outcome::Absent => 0,
-            _ => 1,
+            // Another node has no room for it now, but might have.
+            Outcome::TooLong => 1,
+            _ => 2,
         };
         if self.best.is_none_or(|best| worth(&end) > worth(&best)) {
             self.best = Some(end);

@@ -1,8 +1,9 @@
-//! Takes this node out of the pool. It takes no puts any more, and moves its values to other nodes, in the order of their
-//! last use: a value leaves when another node has it and the index knows that, so a get finds it all the while.
+//! Takes this node out of the pool. It takes no puts any more, and moves its values to other nodes, those used longest ago
+//! first, so that they are the first to go there: a value leaves when another node has it and the index knows that, so a
+//! get finds it all the while.
 //!
 //! ```text
-//! recently used ─▶ get into the scratch ─▶ put elsewhere ─▶ dropped here      no place ─▶ stays, and is counted as left
+//! longest unused ─▶ get into the scratch ─▶ put elsewhere ─▶ dropped here      no place ─▶ stays, and is counted as left
 //! ```
 //! `prefetch` carries the calls on.
 
@@ -37,10 +38,13 @@ pub(super) struct Drain {
     pub is_under_way: bool,
     copies: bool,
     over: Option<Drained>,
+    /// A caller of this node waits for the end, or has given up waiting and not seen it.
+    is_awaited: bool,
     /// Values that no other node took.
     left: BTreeSet<Digest>,
-    /// Values that were moved lately: a removal that comes now has missed them where they are.
-    moved: BTreeSet<Digest>,
+    /// Values that were moved lately: a removal that comes now has missed them where they are. When the second set is
+    /// full it takes the place of the first.
+    moved: [BTreeSet<Digest>; 2],
     /// Nodes that asked for the drain, and the numbers of their questions.
     askers: Vec<(PeerId, u64)>,
 }
@@ -49,6 +53,17 @@ impl Drain {
     /// How many nodes wait for its end.
     pub fn askers(&self) -> usize {
         self.askers.len()
+    }
+
+    fn note_moved(&mut self, digest: Digest) {
+        if self.moved[1].len() == DRAIN_MOVED_MAX {
+            self.moved = [std::mem::take(&mut self.moved[1]), BTreeSet::new()];
+        }
+        self.moved[1].insert(digest);
+    }
+
+    fn forget_moved(&mut self, digest: &Digest) -> bool {
+        self.moved.iter_mut().any(|moved| moved.remove(digest))
     }
 
     pub fn forget(&mut self, peer: PeerId) {
@@ -67,9 +82,19 @@ impl Machine {
         self.drain.over
     }
 
+    /// As `drained`, for a caller that waits for it.
+    pub fn take_drained(&mut self) -> Option<Drained> {
+        self.drain.is_awaited &= self.drain.over.is_none();
+        self.drain.over
+    }
+
     /// The node takes no puts any more, and moves its values to others; a drain that is under way goes on. Not `copies`: it
     /// keeps them until it closes. INVALID for a client, and for the only node that takes puts.
     pub fn drain(&mut self, copies: bool, asker: Option<(PeerId, u64)>, now: u64) -> Result<()> {
+        if asker.is_none() && self.drain.is_awaited && self.drain.over.is_some() {
+            // The end of the drain that this caller, or the one before it, has not waited for.
+            return Ok(());
+        }
         let name = &self.nodes.me().name;
         if !self.nodes.me().is_member {
             return Err(Error::invalid(format!("drain: {name:?} lends no memory: it has nothing to move")));
@@ -80,17 +105,17 @@ impl Machine {
                  its values"
             )));
         }
+        let asker_is_own = asker.is_none();
         self.drain.askers.extend(asker);
         if !self.is_draining() {
-            self.nodes.set_draining();
-            (self.owner.takes_puts, self.owner.to_repair) = (false, BTreeSet::new());
-            self.told_ns = now;
-            self.tell_all(&Message::Load(self.nodes.me().load));
+            self.set_draining(true, now);
+            self.owner.to_repair.clear();
         }
         if !self.drain.is_under_way {
             self.drain.left.clear();
             (self.drain.is_under_way, self.drain.over) = (true, None);
         }
+        self.drain.is_awaited |= asker_is_own;
         self.drain.copies = copies;
         if !copies {
             self.end_drain();
@@ -98,19 +123,33 @@ impl Machine {
         Ok(())
     }
 
+    fn set_draining(&mut self, is_draining: bool, now: u64) {
+        self.nodes.set_draining(is_draining);
+        self.owner.takes_puts = !is_draining;
+        self.told_ns = now;
+        self.tell_all(&Message::Load(self.nodes.me().load));
+    }
+
     /// The values that are moved next. Ends the drain if all others are in use no more.
     pub(super) fn next_drained(&mut self, now: u64) -> Option<Vec<Digest>> {
         if !self.drain.is_under_way {
             return None;
         }
-        let left = &self.drain.left;
-        if left.len() >= DRAIN_LEFT_MAX || self.nodes.candidates(now).is_empty() {
-            self.end_drain();
+        let has_nowhere = self.nodes.candidates(now).is_empty();
+        if has_nowhere && self.owner.is_reading() {
             return None;
         }
+        if has_nowhere || self.drain.left.len() >= DRAIN_LEFT_MAX {
+            self.end_drain();
+            if has_nowhere && self.drain.over.is_some_and(|over| over.left > 0) {
+                // Otherwise no node might take puts any more.
+                self.set_draining(false, now);
+            }
+            return None;
+        }
+        let left = &self.drain.left;
         let stores: Vec<&Store> = [Some(self.store()), self.tier()].into_iter().flatten().collect();
-        let recent =
-            |store: &&Store| store.recent(None, left.len() + KEYS_OF_REQUEST_MAX).unwrap_or_default();
+        let aged = |store: &&Store| store.aged(left.len() + KEYS_OF_REQUEST_MAX);
         let mut bytes = 0;
         let fits = |digest: &Digest| {
             let is_first = bytes == 0;
@@ -118,13 +157,17 @@ impl Machine {
             is_first || bytes <= PREFETCHED_AT_ONCE_BYTES
         };
         // Memory first: what its file alone has comes back into memory, and would evict the values there.
-        let mut by_store = stores.iter().map(recent);
+        let mut by_store = stores.iter().map(aged);
         let others = by_store.find_map(|mut digests| {
             digests.retain(|digest| !left.contains(digest));
             (!digests.is_empty()).then_some(digests)
         });
         if let Some(digests) = others {
-            return Some(digests.into_iter().take_while(fits).take(KEYS_OF_REQUEST_MAX).collect());
+            let mut next: Vec<Digest> =
+                digests.into_iter().take_while(fits).take(KEYS_OF_REQUEST_MAX).collect();
+            // The first value of a request is stored last.
+            next.reverse();
+            return Some(next);
         }
         let stay = |store: &&Store| left.iter().filter(|digest| store.find(digest).is_some()).count();
         if !self.owner.is_reading() && stores.iter().all(|store| store.len() == stay(store)) {
@@ -146,17 +189,16 @@ impl Machine {
                 }
             }
             self.owner.drop_one(digest);
-            if self.drain.moved.len() == DRAIN_MOVED_MAX {
-                self.drain.moved.clear();
+            if outcome == Outcome::Ok {
+                self.drain.note_moved(*digest);
             }
-            self.drain.moved.insert(*digest);
         }
         self.settle(now);
     }
 
     /// Keys are removed, and other nodes may have heard that before this node's values came to them: they hear it again.
     pub(super) fn remove_moved(&mut self, digests: &[Digest], now: u64) {
-        let moved = |digest: &&Digest| self.drain.moved.remove(*digest);
+        let moved = |digest: &&Digest| self.drain.forget_moved(digest);
         let digests: Vec<Digest> = digests.iter().filter(moved).copied().collect();
         if !digests.is_empty() {
             self.call_own(Ask::Remove { digests }, now);

@@ -73,8 +73,8 @@ impl Nodes {
     }
 
     /// This node takes no puts any more.
-    pub fn set_draining(&mut self) {
-        self.me.load.is_draining = true;
+    pub fn set_draining(&mut self, is_draining: bool) {
+        self.me.load.is_draining = is_draining;
     }
 
     /// Whether puts may go to this node: another one that can be asked, or the one itself.

@@ -249,7 +249,10 @@ impl Owner {
             let mut gone = Vec::new();
             for (slot, sum) in slots.iter().zip(sums) {
                 let digest = self.store.digest(*slot);
-                if *sum != Some(self.store.checksum(*slot)) && self.store.remove(&digest) {
+                // The key may have another object by now.
+                let is_bad =
+                    *sum != Some(self.store.checksum(*slot)) && self.store.find(&digest) == Some(*slot);
+                if is_bad && self.store.remove(&digest) {
                     self.was_bad(digest);
                     gone.push(digest.fingerprint());
                 }

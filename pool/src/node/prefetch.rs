@@ -9,7 +9,7 @@
 //! repair:  values whose copy was bad and is dropped, as a prefetch of their keys (`own`)
 //! ```
 //! One prefetch is under way at a time, by calls of the node itself, which whoever drives carries on. The node's own work
-//! comes in short prefetches, when the program has none.
+//! comes in short prefetches, between those of the program.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,6 +33,8 @@ pub struct Prefetches {
     /// The node's call that it waits for, and when that began.
     call: Option<(u64, u64)>,
     begun: u64,
+    /// The last prefetch that ended was the program's: the node's own work is next.
+    own_is_next: bool,
 }
 
 #[derive(Debug)]
@@ -122,11 +124,12 @@ impl Prefetches {
         let scratch = self.scratch.filter(|_| !is_closing);
         let mut over = Vec::new();
         while self.call.is_none() {
-            let next = self.queue.pop_front().or_else(|| {
-                let (purpose, digests) = scratch.and_then(|_| machine.next_own(now))?;
-                Some(self.new_one(purpose, digests, false))
-            });
-            let Some(mut first) = next else { break };
+            let takes_own =
+                self.queue.front().is_none_or(|first| first.step == Step::Begin && self.own_is_next);
+            let own = scratch.filter(|_| takes_own).and_then(|_| machine.next_own(now));
+            let own = own.map(|(purpose, digests)| self.new_one(purpose, digests, false));
+            let Some(mut first) = own.or_else(|| self.queue.pop_front()) else { break };
+            self.own_is_next = first.purpose == Purpose::Program;
             if let Some(ask) = scratch.and_then(|scratch| first.next(machine, scratch, now)) {
                 self.call = Some((machine.call_own(ask, now), now));
                 self.queue.push_front(first);
@@ -157,6 +160,10 @@ impl Prefetch {
         if !self.to_remove.is_empty() {
             self.step = Step::Remove;
             return Some(Ask::Remove { digests: std::mem::take(&mut self.to_remove) });
+        }
+        if self.purpose != Purpose::Drain && machine.is_draining() {
+            // What is on its way would go to another node.
+            std::mem::take(&mut self.to_put).iter().for_each(|item| self.end(item, Outcome::Full));
         }
         if !self.to_put.is_empty() {
             (self.asked, self.step) = (std::mem::take(&mut self.to_put), Step::Put);
@@ -261,7 +268,10 @@ impl Prefetch {
                 (Step::Get, Outcome::Length) => self.end(&item, Outcome::Evicted),
                 (Step::Put, outcome) => {
                     // Another node may have heard of the removal before it heard of the put.
-                    if self.purpose == Purpose::Drain && outcome.is_ok() && self.was_removed(machine, at) {
+                    if self.purpose == Purpose::Drain
+                        && outcome == Outcome::Ok
+                        && self.was_removed(machine, at)
+                    {
                         self.to_remove.push(self.digests[at]);
                     }
                     self.end(&item, outcome);

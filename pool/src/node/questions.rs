@@ -4,6 +4,7 @@ use ferry::types::PeerId;
 
 use super::machine::Machine;
 use crate::index::NodeId;
+use crate::key::Digest;
 use crate::limits::{KEYS_OF_REQUEST_MAX, SERVED_OF_NODE_MAX};
 use crate::wire::{Cursor, Listed, Message, Question, Told};
 
@@ -66,21 +67,22 @@ impl Machine {
     fn list(&self, from: Cursor, most: u32) -> Told {
         let most = (most as usize).clamp(1, KEYS_OF_REQUEST_MAX);
         let store = if from.in_file { self.tier() } else { Some(self.store()) };
-        let Some(digests) = store.and_then(|store| store.recent(from.after.as_ref(), most)) else {
+        let Some(digests) = store.and_then(|store| store.recent(from.after, most)) else {
             return Told::Refused(
                 "the list: the value behind which it goes on was used meanwhile: list again".into(),
             );
         };
         let next = match digests.last() {
-            Some(last) if digests.len() == most => Some(Cursor { after: Some(*last), ..from }),
+            Some(last) if digests.len() == most => Some(Cursor { after: Some(last.fingerprint()), ..from }),
             _ if from.in_file => None,
             _ => self.tier().map(|_| Cursor { in_file: true, after: None }),
         };
-        let value = |digest| {
+        let value = |digest: Digest| {
             let in_file = self.tier().is_some_and(|tier| tier.find(&digest).is_some());
             let in_memory = self.store().find(&digest).is_some();
             let bytes = self.held_here(&digest).map_or(0, |(bytes, _)| bytes);
-            Listed { digest, bytes, in_memory, in_file }
+            // The whole key would let the asker use the value.
+            Listed { fingerprint: digest.fingerprint(), tenant: digest.tag(), bytes, in_memory, in_file }
         };
         Told::Values { values: digests.into_iter().map(value).collect(), next }
     }

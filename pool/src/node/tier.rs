@@ -85,7 +85,7 @@ impl Tier {
         }
     }
 
-    /// Forgets the objects that this memory is too small for, or what their tenants may have of it.
+    /// Forgets the objects that this memory is too small for, or what their tenants may have of it or of the file.
     pub fn forget_longer(&mut self, memory: &Store) {
         let mut next = Some(0);
         while let Some(from) = next {
@@ -93,7 +93,11 @@ impl Tier {
             (digests, next) = self.store.list(from, INVENTORY_PLACES_MAX);
             for digest in digests {
                 let slot = self.store.find(&digest);
-                if slot.is_some_and(|slot| memory.bytes_for(&digest, self.store.length(slot)).is_none()) {
+                let is_too_long = |store: &Store, length| store.bytes_for(&digest, length).is_none();
+                let length = slot.map(|slot| self.store.length(slot));
+                if length
+                    .is_some_and(|length| is_too_long(memory, length) || is_too_long(&self.store, length))
+                {
                     self.forget(&digest);
                 }
             }
@@ -337,8 +341,8 @@ impl Owner {
             };
             let length = self.store.length(slot);
             let begin = if length == 0 { Begin::TooLong } else { tier.begin(&digest, length, &mut gone) };
-            if begin == Begin::OverQuota && gone.len() >= EVICTIONS_OF_TURN_MAX {
-                // The tenant had far more than its quota: the next turn goes on.
+            if begin == Begin::OverQuota && (gone.len() >= EVICTIONS_OF_TURN_MAX || tier.saving > 0) {
+                // The tenant had far more than its quota, or all that it has is being saved: a later turn goes on.
                 break;
             }
             if begin == Begin::Full {

@@ -10,10 +10,10 @@ use crate::node::Drained;
 use crate::wire::{Cursor, Listed, Question, Told};
 
 impl Pool {
-    /// Takes this node out of the pool: it takes no puts any more, and moves its values to other nodes, those used last
-    /// first. Gets are served all the while. Waits until that is done; a drain that is under way is joined. The node then
+    /// Takes this node out of the pool: it takes no puts any more, and moves its values to other nodes, those used
+    /// longest ago first. Gets are served all the while. Waits until that is done; a drain that is under way is joined. The node then
     /// waits for its close. Values that no other node took are `left`, and stay until then. INVALID for a client, and for
-    /// the only node that takes puts. TIMEOUT: the drain goes on.
+    /// the only node that takes puts. TIMEOUT: the drain goes on, and the next call tells its end.
     pub fn drain(&self, timeout: Option<Duration>) -> Result<Drained> {
         self.shared.may_wait()?;
         let mut inner = self.shared.lock();
@@ -24,7 +24,7 @@ impl Pool {
         self.shared.act(&mut inner);
         drop(inner);
         self.shared.wake.raise();
-        self.shared.drive_until(timeout, |_, inner| inner.machine.drained())
+        self.shared.drive_until(timeout, |_, inner| inner.machine.take_drained())
     }
 
     /// How the last drain of this node ended, whoever asked for it.

@@ -4,18 +4,18 @@
 //! |---|---|---|
 //! | 1 DRAIN | copies u8 | COUNTS, when the drain is over |
 //! | 2 COUNTS | | COUNTS |
-//! | 3 LIST | in file u8, after (whether, digest), most u32 | VALUES |
+//! | 3 LIST | in file u8, after (whether, fingerprint u64), most u32 | VALUES |
 //!
 //! | answer | fields |
 //! |---|---|
 //! | 1 REFUSED | text |
 //! | 2 COUNTS | bytes: the counts as Prometheus reads them |
-//! | 3 VALUES | values (digest, bytes u64, tiers u8), whether there are more, in file u8, after (whether, digest) |
+//! | 3 VALUES | values (fingerprint u64, tag, bytes u64, tiers u8), whether there are more, in file u8, after as in LIST |
 
 use ferry::status::Result;
 use ferry_kv::messages::{malformed, Reader, Writer};
 
-use crate::key::Digest;
+use crate::key::TenantTag;
 use crate::limits::{COUNTS_BYTES_MAX, KEYS_OF_REQUEST_MAX};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,13 +46,15 @@ pub enum Told {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     pub in_file: bool,
-    pub after: Option<Digest>,
+    /// Its fingerprint.
+    pub after: Option<u64>,
 }
 
-/// A value that a node holds.
+/// A value that a node holds: of its key those bytes that do not let anybody use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    pub digest: Digest,
+    pub fingerprint: u64,
+    pub tenant: TenantTag,
     pub bytes: u64,
     pub in_memory: bool,
     pub in_file: bool,
@@ -98,7 +100,7 @@ impl Told {
             Told::Values { values, next } => {
                 out.byte(3).u32(values.len() as u32);
                 for value in values {
-                    out.0.extend(value.digest.0);
+                    out.u64(value.fingerprint).0.extend(value.tenant.0);
                     out.u64(value.bytes).byte(u8::from(value.in_memory) | u8::from(value.in_file) << 1);
                 }
                 out.byte(next.is_some().into());
@@ -116,7 +118,7 @@ impl Told {
                 Told::Counts(String::from_utf8(bytes).map_err(|_| malformed("the counts are no text"))?)
             }
             3 => {
-                let count = input.count(KEYS_OF_REQUEST_MAX, 41)?;
+                let count = input.count(KEYS_OF_REQUEST_MAX, 25)?;
                 let values = (0..count).map(|_| listed(input)).collect::<Result<_>>()?;
                 let has_more = input.flag()?;
                 Told::Values { values, next: has_more.then(|| cursor(input)).transpose()? }
@@ -135,18 +137,21 @@ fn whole_lines(text: &[u8]) -> &[u8] {
 
 fn write_cursor(out: &mut Writer, cursor: Cursor) {
     out.byte(cursor.in_file.into()).byte(cursor.after.is_some().into());
-    out.0.extend(cursor.after.iter().flat_map(|after| after.0));
+    if let Some(after) = cursor.after {
+        out.u64(after);
+    }
 }
 
 fn cursor(input: &mut Reader) -> Result<Cursor> {
     let (in_file, has_after) = (input.flag()?, input.flag()?);
-    Ok(Cursor { in_file, after: has_after.then(|| input.take().map(Digest)).transpose()? })
+    Ok(Cursor { in_file, after: has_after.then(|| input.u64()).transpose()? })
 }
 
 fn listed(input: &mut Reader) -> Result<Listed> {
-    let (digest, bytes, tiers) = (Digest(input.take()?), input.u64()?, input.byte()?);
+    let (fingerprint, tenant) = (input.u64()?, TenantTag(input.take()?));
+    let (bytes, tiers) = (input.u64()?, input.byte()?);
     if tiers > 3 {
         return Err(malformed(&format!("tiers {tiers} are unknown")));
     }
-    Ok(Listed { digest, bytes, in_memory: tiers & 1 != 0, in_file: tiers & 2 != 0 })
+    Ok(Listed { fingerprint, tenant, bytes, in_memory: tiers & 1 != 0, in_file: tiers & 2 != 0 })
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::limits::COUNTS_BYTES_MAX;
+use crate::TenantTag;
 
 fn all() -> Vec<Message> {
     let digest = Digest(std::array::from_fn(|at| at as u8));
@@ -11,8 +12,9 @@ fn all() -> Vec<Message> {
     let load = Load { capacity: 1 << 33, free: 9, is_draining: true };
     let (cluster, name) = ("prod".into(), "node 1".into());
     let answer = Answer { outcome: Outcome::Ok, length: 1 << 33, checksum: u64::MAX };
-    let from = Cursor { in_file: true, after: Some(digest) };
-    let listed = |in_memory, in_file| Listed { digest, bytes: 1 << 40, in_memory, in_file };
+    let from = Cursor { in_file: true, after: Some(9) };
+    let tenant = TenantTag([7; 8]);
+    let listed = |in_memory, in_file| Listed { fingerprint: 8, tenant, bytes: 1 << 40, in_memory, in_file };
     let values = vec![listed(true, false), listed(false, true), listed(true, true)];
     vec![
         Message::Hello(Hello { scheme: 3, incarnation: 4, is_member: true, load, cluster, name }),
@@ -88,10 +90,11 @@ fn another_version_an_owner_that_is_not_listed_and_counts_that_lie_are_refused()
     ] {
         assert!(refused(&bytes).contains(words), "{words}");
     }
-    let values = vec![Listed { digest: Digest([1; 32]), bytes: 1, in_memory: true, in_file: false }];
+    let tenant = TenantTag([1; 8]);
+    let values = vec![Listed { fingerprint: 1, tenant, bytes: 1, in_memory: true, in_file: false }];
     let told = Told::Values { values, next: None };
     let mut listed = Message::Told { request: 1, told }.encode();
-    listed[54] = 4;
+    listed[38] = 4;
     assert!(refused(&listed).contains("tiers 4 are unknown"));
     // A text that is too long is cut behind a line.
     let told = Told::Counts("ä 1\n".repeat(COUNTS_BYTES_MAX / 5 + 1));

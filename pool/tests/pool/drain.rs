@@ -170,15 +170,15 @@ fn a_node_lists_its_values_by_their_last_use_and_tells_its_counts() {
         assert!(
             values.len() <= 2_000 && values.iter().all(|it| it.bytes == 64 && it.in_memory && !it.in_file)
         );
-        listed.extend(values.into_iter().map(|it| it.digest));
+        listed.extend(values.into_iter().map(|it| it.fingerprint));
         from = next;
     }
     let held = nodes[0].pool.stats().objects;
-    let expected = [4_990, 4_999, 4_998].map(key);
+    let expected = [4_990, 4_999, 4_998].map(|number| key(number).fingerprint());
     assert_eq!((listed.len() as u64, &listed[..3]), (held, &expected[..]));
     let (values, next) = list(Cursor::default(), 2);
-    assert_eq!((values[1].digest, next.and_then(|next| next.after)), (expected[1], Some(expected[1])));
-    let gone = Cursor { in_file: false, after: Some(key(77_777)) };
+    assert_eq!((values[1].fingerprint, next.and_then(|next| next.after)), (expected[1], Some(expected[1])));
+    let gone = Cursor { in_file: false, after: Some(key(77_777).fingerprint()) };
     let error = nodes[1].pool.list_of(nodes[0].engine.address(), gone, 2, PATIENCE).unwrap_err();
     assert!(error.message.contains("list again"), "{error}");
     let counts = nodes[1].pool.counts_of(nodes[0].engine.address(), PATIENCE).unwrap();

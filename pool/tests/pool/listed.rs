@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferry::Status;
 use ferry_pool::{DirectoryOptions, Outcome, Pool, PoolOptions};
 
-use crate::{engine, key, PATIENCE};
+use crate::{engine, key, wait_for, PATIENCE};
 
 #[test]
 fn nodes_find_each_other_in_a_list() {
@@ -19,7 +19,7 @@ fn nodes_find_each_other_in_a_list() {
         Pool::open(&engines[nth], options).unwrap()
     });
     for (nth, pool) in pools.iter().enumerate() {
-        pool.wait_for_nodes(2, PATIENCE).unwrap();
+        wait_for(pool, 2);
         let listed = pool.nodes();
         assert_eq!((listed.len(), listed[1].address.clone()), (2, at(1 - nth)));
         assert_eq!(pool.exists(&[key(1)], false, PATIENCE).unwrap()[0].outcome, Outcome::Absent);

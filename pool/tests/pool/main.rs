@@ -37,8 +37,19 @@ pub fn cluster(memory: &[u64]) -> Vec<Node> {
         Node { engine, pool }
     };
     let nodes: Vec<Node> = engines.into_iter().zip(memory).map(open).collect();
-    nodes.iter().for_each(|node| node.pool.wait_for_nodes(memory.len(), PATIENCE).unwrap());
+    nodes.iter().for_each(|node| wait_for(&node.pool, memory.len()));
     nodes
+}
+
+/// Waits until so many nodes have met, and the index is made: until then what nobody has is UNKNOWN.
+pub fn wait_for(pool: &Pool, nodes: usize) {
+    pool.wait_for_nodes(nodes, PATIENCE).unwrap();
+    let nobody = [Digest([255; 32])];
+    let is_absent = || pool.exists(&nobody, false, PATIENCE).unwrap()[0].outcome == Outcome::Absent;
+    assert!((0..20_000).any(|_| is_absent() || {
+        std::thread::sleep(Duration::from_millis(1));
+        false
+    }));
 }
 
 impl Node {

@@ -224,7 +224,8 @@ def secret_of(secret: Any, name: str) -> tuple[bytes | None, int]:
     if not isinstance(secret, (bytes, bytearray)):
         # An error that showed it would end up in logs.
         raise invalid(f"{name} must be bytes, not a {type(secret).__name__}")
-    return bytes(secret), len(secret)
+    secret = bytes(secret)
+    return secret, len(secret)
 
 
 def value_of(value: Any, name: str) -> bytes:

@@ -280,7 +280,7 @@ class Pool:
 
     def drain(self, timeout: float | None = None) -> Drained:
         """Takes this node out of the pool, before it is closed: it takes no puts any more, and moves its
-        values to other nodes, those used last first. It serves gets all the while. A drain that is under way
+        values to other nodes, those used longest ago first. It serves gets all the while. A drain that is under way
         is joined.
 
         TimeoutError: the drain goes on; call again. InvalidError: the node lends no memory, or no other node

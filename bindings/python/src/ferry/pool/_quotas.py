@@ -33,7 +33,12 @@ def quotas_of(quotas: Mapping[str, int | Quota]) -> Array[CQuota]:
     rows = []
     for tenant, quota in quotas.items():
         name = f"quotas[{tenant!r}]"
+        if not isinstance(quota, Quota) and not hasattr(quota, "__index__"):
+            # An error that showed it might show a secret.
+            raise invalid(f"{name} must be a number of bytes or a Quota, not a {type(quota).__name__}")
         wanted = quota if isinstance(quota, Quota) else Quota(quota)
+        if not hasattr(wanted.bytes, "__index__"):
+            raise invalid(f"{name}.bytes must be an integer, not a {type(wanted.bytes).__name__}")
         secret = secret_of(wanted.secret, f"{name}.secret")
         rows.append(CQuota(encoded(tenant, "quotas"), *secret, unsigned(wanted.bytes, name, 64)))
     return (CQuota * len(rows))(*rows)
