@@ -76,8 +76,9 @@ def cluster(*lent: int, **options: Any) -> Iterator[list[Node]]:
         for node in made:
             node.pool.wait_nodes(len(lent), 20)
             # The index is made when the nodes have met: until then what nobody has is UNKNOWN.
-            until = time.monotonic() + 20
-            while node.pool.exists([key(2**40)])[0].outcome is not pool.Outcome.ABSENT and time.monotonic() < until:
+            until, nobody = time.monotonic() + 20, key(2**40)
+            while node.pool.exists([nobody])[0].outcome is not pool.Outcome.ABSENT:
+                assert time.monotonic() < until
                 time.sleep(0.001)
         yield made
 

@@ -32,13 +32,13 @@ unsafe impl Versioned for ferry_pool_drained {
 }
 
 /// Takes a node out of the pool, before it is closed: it takes no puts any more, and moves its values to other nodes,
-/// those used longest ago first. The others evict for them as for any put. The node serves gets all the while, and gets find
-/// the values. Waits until that is done; a drain that is under way is joined. Close the node afterwards: it does not
-/// take puts again.
+/// those used longest ago first. The others evict for them as for any put. The node serves gets all the while, and gets
+/// find the values. Waits until that is done; a drain that is under way is joined. Close the node afterwards: it takes
+/// puts again only if no other node could take what is left.
 ///
-/// FERRY_ERR_TIMEOUT: the drain goes on; call again. FERRY_ERR_INVALID: the node lends no memory, or no other node
-/// takes values; the message names the node. FERRY_ERR_CLOSED: the pool or its engine is closed. FERRY_ERR_BUSY:
-/// inside a callback.
+/// FERRY_ERR_TIMEOUT: the drain goes on; the next call tells its end. FERRY_ERR_INVALID: the node lends no memory, or
+/// no other node takes values; the message names the node. FERRY_ERR_CLOSED: the pool or its engine is closed.
+/// FERRY_ERR_BUSY: inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_pool_drain(
     pool: *mut ferry_pool,

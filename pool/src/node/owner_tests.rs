@@ -121,3 +121,22 @@ fn an_asker_whose_sum_is_wrong_stores_nothing() {
         (0, 256, [0; 8])
     );
 }
+
+/// Two readers doubt one copy. The repair has come before the second sum is taken.
+#[test]
+fn a_late_sum_does_not_cost_the_copy_that_came_since() {
+    let mut owner = Owner::new(Store::new(64 * 4, 64), BASE);
+    put(&mut owner, 1, &[(0, 64)]);
+    let doubt = |owner: &mut Owner| {
+        owner.doubt(&[digest(1)]);
+        let Some(Effect::Sum { number, .. }) = owner.next_effect() else { panic!("no sum") };
+        number
+    };
+    let (first, second) = (doubt(&mut owner), doubt(&mut owner));
+    owner.summed(first, &[Some(6)]);
+    assert_eq!((owner.store.find(&digest(1)), owner.counts.corrupt), (None, 1));
+    while owner.next_effect().is_some() {}
+    put(&mut owner, 1, &[(0, 64)]);
+    owner.summed(second, &[Some(6)]);
+    assert!(owner.store.find(&digest(1)).is_some() && owner.counts.corrupt == 1);
+}

@@ -154,7 +154,7 @@ fn next(prefetch: &mut Prefetch, machine: &mut Machine) -> Option<Ask> {
 }
 
 #[test]
-fn a_drain_puts_what_was_used_last_elsewhere_first_and_drops_it_then() {
+fn a_drain_puts_values_elsewhere_and_drops_them_then() {
     let (mut machine, digests) = holding(&[100, 200, 300]);
     machine.drain(true, None, 0).unwrap();
     let (purpose, keys) = machine.next_own(0).unwrap();
@@ -254,6 +254,50 @@ fn repairs_come_in_short_turns_behind_the_programs_prefetches_and_are_bounded() 
     assert_eq!(turns, (REPAIRS_MAX - REPAIRED_AT_ONCE) / REPAIRED_AT_ONCE);
     let owner = machine.stats().owner;
     assert_eq!((owner.repaired, owner.repairs_failed, machine.has_own_work()), (0, 3, false));
+}
+
+#[test]
+fn the_nodes_own_work_takes_turns_with_the_programs_prefetches() {
+    let mut machine = machine();
+    let scratch = Some(Segment { address: 4096, bytes: 4096, region: 1 });
+    let mut all = Prefetches { scratch, ..Prefetches::default() };
+    all.add(vec![Digest([1; 32])], false);
+    all.add(vec![Digest([2; 32])], false);
+    let mut order = Vec::new();
+    all.go_on(&mut machine, false, 0);
+    machine.owner.was_bad(Digest([3; 32]));
+    while let Some(ended) = machine.take_end() {
+        order.extend(all.queue.front().map(|it| it.purpose));
+        all.take(&machine, ended.call, &ended.keys).expect("a call of a prefetch");
+        all.go_on(&mut machine, false, 0);
+    }
+    assert_eq!(order, [Purpose::Program, Purpose::Repair, Purpose::Program]);
+}
+
+#[test]
+fn a_drain_whose_last_target_is_lost_ends_and_the_node_takes_puts_again() {
+    let (mut machine, digests) = holding(&[100]);
+    machine.drain(true, None, 0).unwrap();
+    assert!(machine.is_draining());
+    machine.lost(ferry::types::PeerId::from_raw(1), 0);
+    assert_eq!(machine.next_own(0), None);
+    let left = |machine: &Machine| machine.drained().map(|drained| drained.left);
+    assert_eq!((left(&machine), machine.is_draining(), machine.held()), (Some(1), false, digests));
+    // The caller had given up waiting: the next call tells how it ended, and only the one after it begins another.
+    machine.drain(true, None, 0).unwrap();
+    assert_eq!(machine.take_drained().map(|drained| drained.left), Some(1));
+    assert!(machine.drain(true, None, 0).unwrap_err().message.contains("the only node"));
+}
+
+#[test]
+fn what_a_prefetch_has_in_the_scratch_when_the_node_is_drained_is_not_put() {
+    let (mut machine, _) = holding(&[]);
+    let keys = [Digest([9; 32])];
+    let (mut prefetch, _) = getting(&mut machine, &keys, &[end(Outcome::Length, 100)]);
+    machine.drain(true, None, 0).unwrap();
+    prefetch.take(&machine, &[end(Outcome::Ok, 100)]);
+    assert_eq!(next(&mut prefetch, &mut machine), None);
+    assert_eq!(prefetch.ends[0].map(|end| end.outcome), Some(Outcome::Full));
 }
 
 #[test]

@@ -280,11 +280,11 @@ class Pool:
 
     def drain(self, timeout: float | None = None) -> Drained:
         """Takes this node out of the pool, before it is closed: it takes no puts any more, and moves its
-        values to other nodes, those used longest ago first. It serves gets all the while. A drain that is under way
-        is joined.
+        values to other nodes, those used longest ago first. It serves gets all the while. A drain that is
+        under way is joined.
 
-        TimeoutError: the drain goes on; call again. InvalidError: the node lends no memory, or no other node
-        takes values.
+        TimeoutError: the drain goes on; the next call tells its end. InvalidError: the node lends no memory,
+        or no other node takes values.
         """
         found = CDrained(struct_size=sizeof(CDrained))
         drain, out = library.ferry_pool_drain, addressof(found)
