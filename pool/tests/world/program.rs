@@ -422,7 +422,8 @@ impl World {
         let story = self.stories.entry(key).or_default();
         (story.open_puts, story.put) = (story.open_puts - 1, step);
         story.lingers |= is_lost;
-        let removal = story.removal;
+        // An object that comes and goes within one step is not seen: what is held now may be of another put.
+        let (removal, is_alone) = (story.removal, story.open_puts == 0);
         match how.outcome {
             Outcome::Ok | Outcome::Here => {
                 let holder = (0..self.nodes.len()).find(|at| Some(self.id(*at)) == how.node).expect("a node");
@@ -434,11 +435,9 @@ impl World {
                     .came
                     .get(&key)
                     .map_or(0, |came| came.iter().filter(|at| **at >= open.begun).count());
-                if let Some(held) = calls
-                    .held
-                    .get_mut(&key)
-                    .filter(|_| came == usize::from(how.outcome == Outcome::Ok) && removal < open.begun)
-                {
+                if let Some(held) = calls.held.get_mut(&key).filter(|_| {
+                    came == usize::from(how.outcome == Outcome::Ok) && removal < open.begun && is_alone
+                }) {
                     held.sure = held.sure.or(Some(step));
                 }
             }

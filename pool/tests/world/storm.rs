@@ -392,4 +392,6 @@ fn stories_that_have_failed_before() {
     stories(2_041_979..2_041_980, false, true);
     // The remover of a key was silent from the moment at which it met the node that had the key: no fault of the pool's.
     stories(3_209_295..3_209_296, true, true);
+    // An object came and went within one step, and the world took the next put's for it: no fault of the pool's.
+    stories(2_304_819..2_304_820, false, true);
 }
