@@ -17,15 +17,17 @@ from ._errors import BusyError, call, nanoseconds
 TURN_NS = 100_000_000
 
 
-def in_turns(timeout: float | None, wait: Callable[[int], object]) -> None:
-    """Repeats a call that waits for some nanoseconds while it is BUSY, until the timeout."""
+def in_turns(
+    timeout: float | None, wait: Callable[[int], object], again: type[Exception] = BusyError
+) -> None:
+    """Repeats a call that waits for some nanoseconds while it raises `again`, until the timeout."""
     remaining = nanoseconds(timeout)
     until = time.monotonic_ns() + remaining
     while True:
         try:
             wait(min(max(remaining, 0), TURN_NS))
             return
-        except BusyError:
+        except again:
             remaining = until - time.monotonic_ns()
             if remaining <= 0:
                 raise

@@ -276,7 +276,7 @@ class Pool:
         missing, and says why."""
         number = unsigned(count, "count")
         wait = library.ferry_pool_wait_nodes
-        _waited(timeout, lambda turn: call(wait, self._handle.pointer, number, turn))
+        in_turns(timeout, lambda turn: call(wait, self._handle.pointer, number, turn), TimeoutError)
 
     def drain(self, timeout: float | None = None) -> Drained:
         """Takes this node out of the pool, before it is closed: it takes no puts any more, and moves its
@@ -288,7 +288,7 @@ class Pool:
         """
         found = CDrained(struct_size=sizeof(CDrained))
         drain, out = library.ferry_pool_drain, addressof(found)
-        _waited(timeout, lambda turn: call(drain, self._handle.pointer, turn, out))
+        in_turns(timeout, lambda turn: call(drain, self._handle.pointer, turn, out), TimeoutError)
         return Drained(found.moved, found.here, found.left)
 
     def nodes(self) -> list[Node]:
@@ -460,20 +460,6 @@ class Pool:
             fd = c_int()
             call(library.ferry_pool_fd, self._handle.pointer, addressof(fd))
             loop.remove_reader(fd.value)
-
-
-def _waited(timeout: float | None, wait: Callable[[int], object]) -> None:
-    """Repeats a call that waits for some nanoseconds while they are too few, until the timeout."""
-    remaining = nanoseconds(timeout)
-    until = time.monotonic_ns() + remaining
-    while True:
-        try:
-            wait(min(max(remaining, 0), TURN_NS))
-            return
-        except TimeoutError:
-            remaining = until - time.monotonic_ns()
-            if remaining <= 0:
-                raise
 
 
 def _values(values: Sequence[Value] | PartValues, writable: bool) -> Values | PartValues:

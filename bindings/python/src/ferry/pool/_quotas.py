@@ -18,7 +18,7 @@ class Quota(NamedTuple):
     """How much of a node one tenant may have."""
 
     bytes: int
-    """Of memory. Of the node's file the tenant may have the same share."""
+    """The bytes of memory. The tenant may have the same share of the node's file."""
     secret: Secret | None = None
     """The secret that the tenant's keys are made with, if it has one."""
 

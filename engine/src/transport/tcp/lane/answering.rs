@@ -1,5 +1,4 @@
-//! What a thread that waits for a transfer sends on the lane that it receives from:
-//! answers, while no page of them is missing.
+//! A thread that waits for a transfer sends answers on the lane that it receives from, while no page of them is missing.
 
 use super::{Lane, TxTurn};
 use crate::peer::After;
@@ -25,7 +24,12 @@ impl Lane {
     pub(super) fn answer(self: &Arc<Self>, after: &mut After) {
         let Some(mut tx) = self.tx.try_lock().filter(|tx| tx.is_empty() && !turns::keeps_away()) else {
             self.left();
-            return self.kick();
+            // Not `kick`: whoever found the lock taken by the look above has set `tx_wanted`, and waits for this thread.
+            self.tx_wanted.store(true, Ordering::SeqCst);
+            if !self.tx_blocked.load(Ordering::SeqCst) {
+                self.worker.kick(self.clone());
+            }
+            return;
         };
         if self.is_closed() || self.is_aside.load(Ordering::SeqCst) {
             drop(tx);
