@@ -217,7 +217,7 @@ typedef struct ferry_pool_quota {
     const void *secret;
     /// Bytes of secret.
     uint64_t secret_length;
-    /// Bytes of memory, at least one unit. Of the file the tenant may have the same share. Beyond them the tenant's
+    /// Bytes of memory, at least one unit. The tenant may have the same share of the file. Beyond them the tenant's
     /// values that were used longest ago go for its later ones.
     uint64_t bytes;
 } ferry_pool_quota;

@@ -88,7 +88,7 @@ impl Pool {
     }
 }
 
-/// What the tenants with a quota have, in Prometheus' text format.
+/// The counts of the tenants with a quota, in Prometheus' text format.
 fn prometheus(tenants: &[TenantStats]) -> String {
     let mut page = Page::default();
     let mut add = |metric, kind, help, of: fn(&TenantStats) -> u64| {

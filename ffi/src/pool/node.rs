@@ -63,7 +63,7 @@ pub struct ferry_pool_quota {
     pub secret: *const c_void,
     /// Bytes of secret.
     pub secret_length: u64,
-    /// Bytes of memory, at least one unit. Of the file the tenant may have the same share. Beyond them the tenant's
+    /// Bytes of memory, at least one unit. The tenant may have the same share of the file. Beyond them the tenant's
     /// values that were used longest ago go for its later ones.
     pub bytes: u64,
 }

@@ -202,7 +202,7 @@ fn secret(path: &str) -> Result<Vec<u8>> {
     let mode = file.metadata()?.permissions().mode() & 0o777;
     ensure!(mode & 0o077 == 0, "its mode {mode:03o} lets others in; use chmod 600");
     let mut bytes = Vec::new();
-    // One that is too long shows that by what is behind a line end.
+    // A secret that is too long shows that by the bytes behind a line end.
     file.take(TENANT_SECRET_BYTES_MAX as u64 + 3).read_to_end(&mut bytes)?;
     let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);

@@ -1,5 +1,5 @@
 //! Takes this node out of the pool. It takes no puts any more, and moves its values to other nodes, those used longest ago
-//! first, so that they are the first to go there: a value leaves when another node has it and the index knows that, so a
+//! first, so that others evict them first: a value leaves when another node has it and the index knows that, so a
 //! get finds it all the while.
 //!
 //! ```text

@@ -162,7 +162,7 @@ impl Prefetch {
             return Some(Ask::Remove { digests: std::mem::take(&mut self.to_remove) });
         }
         if self.purpose != Purpose::Drain && machine.is_draining() {
-            // What is on its way would go to another node.
+            // The values on their way would go to another node.
             std::mem::take(&mut self.to_put).iter().for_each(|item| self.end(item, Outcome::Full));
         }
         if !self.to_put.is_empty() {

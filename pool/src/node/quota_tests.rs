@@ -9,7 +9,7 @@ use crate::Outcome;
 const UNIT: u64 = 64;
 /// So few that free space is never too scattered for a value.
 const UNITS: u64 = 24;
-/// What the tenants 0 and 1 may have. The tenant 2 has no quota.
+/// The quotas of the tenants 0 and 1. The tenant 2 has none.
 const QUOTAS: [u64; 2] = [9, 5];
 
 fn tag(tenant: u8) -> TenantTag {
@@ -235,7 +235,7 @@ fn a_tenant_at_its_quota_loses_its_own_tail_and_nobody_elses() {
     slots.iter().rev().for_each(|slot| owner.store.touch(*slot));
     assert!(matches!(owner.begin(&digest(1, 9), UNIT), Begin::Write(_)));
     assert_eq!(gone(&mut owner), [digest(1, 4).fingerprint()]);
-    // What is read, or is written, does not go.
+    // An object that is read or written does not go.
     slots[..4].iter().for_each(|slot| owner.store.hold(*slot));
     assert_eq!(owner.begin(&digest(1, 8), UNIT), Begin::OverQuota);
     assert_eq!(owner.begin(&digest(1, 8), 6 * UNIT), Begin::TooLong);

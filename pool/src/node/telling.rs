@@ -326,7 +326,7 @@ impl Machine {
             }
         });
         let found = found.collect();
-        // What is asked for is used. The tail of a prefix is the less valuable end.
+        // A value that is asked for is used. The tail of a prefix is the less valuable end.
         fingerprints.iter().rev().for_each(|fingerprint| self.owner.touch(*fingerprint));
         (owners, found)
     }

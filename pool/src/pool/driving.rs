@@ -23,7 +23,7 @@ const EVENTS_PER_TURN: usize = 256;
 /// Bytes that are summed before the queue is looked at again.
 const SUMMED_PER_TURN: u64 = 4 << 20;
 /// How long the thread leaves the node to callers before it looks whether one drives: longer each time that one does.
-/// What comes after the last call of a program may wait as long.
+/// A request that comes after the last call of a program may wait as long.
 const NAP: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_micros(400);
 /// Events that are further apart are no conversation.

@@ -11,7 +11,7 @@ use crate::store::Store;
 pub struct Quota {
     pub tenant: String,
     pub tag: TenantTag,
-    /// Bytes of the memory that the node lends, in whole units. Of the node's file the tenant may have the same share.
+    /// Bytes of the memory that the node lends, in whole units. The tenant may have the same share of its file.
     pub bytes: u64,
 }
 

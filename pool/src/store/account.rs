@@ -1,4 +1,4 @@
-//! What a tenant with a quota has of a store, and in which order it used it: the victim of a quota is found without a look
+//! The objects of a tenant with a quota, in the order of their last use: the victim of a quota is found without a look
 //! at the objects of others, which have no entry here.
 
 use std::collections::BTreeMap;

@@ -146,7 +146,7 @@ impl Store {
     pub fn share_as(&mut self, other: &Store) {
         let all = u128::from(other.units.max(1));
         let share = |units: u32| (u128::from(units) * u128::from(self.capacity()) / all) as u64;
-        // Of a small share a unit, so that a tenant may have anything.
+        // A small share is a unit, so that a tenant may have anything.
         let bytes = |units: u32| share(units).max(self.unit_bytes.min(u64::from(units) * self.unit_bytes));
         let quotas = other.accounts.iter().map(|account| (account.tag, bytes(account.units_max)));
         self.set_quotas(&quotas.collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! A thread that waits for a transfer sends answers on the lane that it receives from, while no page of them is missing.
+//! A thread that waits for a transfer sends answers on the lane that it receives from, while their pages are there.
 
 use super::{Lane, TxTurn};
 use crate::peer::After;
@@ -24,7 +24,7 @@ impl Lane {
     pub(super) fn answer(self: &Arc<Self>, after: &mut After) {
         let Some(mut tx) = self.tx.try_lock().filter(|tx| tx.is_empty() && !turns::keeps_away()) else {
             self.left();
-            // Not `kick`: whoever found the lock taken by the look above has set `tx_wanted`, and waits for this thread.
+            // Not `kick`: whoever found the lock taken by that look has set `tx_wanted`, and relies on this thread.
             self.tx_wanted.store(true, Ordering::SeqCst);
             if !self.tx_blocked.load(Ordering::SeqCst) {
                 self.worker.kick(self.clone());
